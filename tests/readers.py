@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 from factories import chain_plan, image_workload, small_cluster, swarm_plan, tiny_workload
+from packed_data import documents_folder, some_documents
 from safetensors.numpy import save_file
 
 from hetplanner.calibration.model import load_calibration
@@ -38,7 +39,9 @@ from hetplanner.cluster.measured import (
     save_measured,
 )
 from hetplanner.data.registry import check_data, open_data
-from hetplanner.data.tokenizing import ids_of, load_tokenizer
+from hetplanner.data.tokenizing.chat_template import load_template
+from hetplanner.data.tokenizing.records import Columns, read_rows
+from hetplanner.data.tokenizing.tokenizer import ids_of, load_tokenizer
 from hetplanner.elastic.coordinator.decisions import Booted, CheckpointSaved, Committed, encode_decision
 from hetplanner.elastic.forecast.preemptions import load_preemptions
 from hetplanner.elastic.protocol.identity import Stamp, Version
@@ -349,12 +352,33 @@ def _read_tokenizer(folder: Path) -> object:
     return ids_of(tokenizer, "a b"), end
 
 
+def _make_table(folder: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows = [{"messages": [{"role": "user", "content": f"<{n}>"}], "text": f"text {n}"} for n in range(20)]
+    (folder / "0.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    parquet.write_table(pa.Table.from_pylist(rows), folder / "1.parquet")
+
+
+def _read_table(folder: Path) -> object:
+    columns, rows = read_rows(folder, Columns())
+    return [row.messages(columns.messages or "") for row in rows]
+
+
+def _make_template(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "</s>"}, "bos_token": "<s>"}))
+
+
 MODELS = (
+    Reader("table of texts", _make_table, _read_table, ("data.tokenizing.records.read_rows",)),
+    Reader("chat template", _make_template, load_template, ("data.tokenizing.chat_template.load_template",)),
     Reader(
         "tokenizer",
         _make_tokenizer,
         _read_tokenizer,
-        ("data.tokenizing.load_tokenizer", "data.tokenizing._end_of_text"),
+        ("data.tokenizing.tokenizer.load_tokenizer", "data.tokenizing.tokenizer._end_of_text"),
     ),
     Reader(
         "model folder",
@@ -889,9 +913,16 @@ def _read_images(folder: Path) -> object:
     return source.inputs("train", np.arange(source.num_samples("train")))
 
 
+def _read_documents(folder: Path) -> object:
+    check_data(str(folder / "data"), tiny_workload())
+    source = open_data(str(folder / "data"), tiny_workload())
+    return source.inputs("train", np.arange(source.num_samples("train")))
+
+
 DATA = (
     Reader("text", _make_texts, _read_data, ("data.registry.open_data", "data.registry.check_data")),
     Reader("token files", _make_tokens, _read_data),
+    Reader("documents", lambda folder: documents_folder(folder / "data", some_documents(40)), _read_documents),
     Reader("images", _make_images, _read_images),
     Reader("saved data set", _make_dataset, _read_data),
 )

@@ -218,13 +218,32 @@ def _sample(workload: "Workload") -> str:
 
 @app.command()
 def tokenize(
-    text: Annotated[Path, typer.Argument(help="A text file, or a folder of them.")],
+    text: Annotated[
+        Path,
+        typer.Argument(help="A text file or a folder of them; or a table: .jsonl, .parquet, or a saved data set."),
+    ],
     model: Annotated[Path, typer.Argument(help="A Hugging Face model folder, with its tokenizer.json.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="New folder for the ids, to be given as --data.")],
+    column: Annotated[str | None, typer.Option("--column", help="Of a table: the column of texts (text).")] = None,
+    prompt_column: Annotated[
+        str | None, typer.Option("--prompt-column", help="Of a table of instructions: what is given.")
+    ] = None,
+    answer_column: Annotated[
+        str | None, typer.Option("--answer-column", help="What is to be learnt; the prompt is not.")
+    ] = None,
+    messages_column: Annotated[
+        str | None,
+        typer.Option(
+            "--messages-column",
+            help="Of a table of chats: lists of role and content, for the model's chat template; answers of the"
+            " assistant alone are learnt (messages).",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a text as the ids of a model's own tokenizer."""
-    from hetplanner.data.tokenizing import Written, write_tokens
+    """Write texts, instructions or chats as the ids of a model's own tokenizer."""
+    from hetplanner.data.tokenizing.records import Columns
+    from hetplanner.data.tokenizing.writing import Written, write_tokens
 
     said_s = time.monotonic()
 
@@ -234,16 +253,20 @@ def tokenize(
             said_s = time.monotonic()
             notices.print(f"{written.texts:,} texts, {sum(written.tokens.values()):,} tokens (Ctrl-C ends it)")
 
+    columns = Columns(column, prompt_column, answer_column, messages_column)
     try:
-        written = write_tokens(text, model, out, advance)
+        written = write_tokens(text, model, out, advance, columns)
     except OSError as error:
         raise InvalidInput(f"{out}: cannot be written: {error.strerror or error}") from None
     if as_json:
-        print_json({"folder": str(out), "vocab": written.vocab, "texts": written.texts, "tokens": written.tokens})
+        answers = {} if written.answers is None else {"answers": written.answers}
+        counted = {"vocab": written.vocab, "texts": written.texts, "tokens": written.tokens}
+        print_json({"folder": str(out)} | counted | answers)
         return
     counts = ", ".join(f"{count:,} in {name}" for name, count in written.tokens.items())
+    learnt = "" if written.answers is None else f"; {written.answers:,} tokens are answers, which alone are learnt"
     console.print(
-        f"{written.texts:,} texts, {written.vocab:,} words: {counts} of {out}; train on them with --data {out}"
+        f"{written.texts:,} texts, {written.vocab:,} words: {counts} of {out}{learnt}; train on them with --data {out}"
     )
 
 

@@ -13,11 +13,13 @@ class TokenNeed:
 
     Attributes:
         vocab: ids must be below it; None if the program does not tell.
+        ignores_labels: whether its loss leaves out targets of -100.
     """
 
     workload: str
     seq_len: int
     vocab: int | None
+    ignores_labels: bool = True
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def _need_of_program(name: str, program: Program) -> Need:
     if program.labels_dtype == "int64":
         if program.inputs_dtype == "int64" and len(inputs) == 2 and labels == inputs:
             known = [n for n in (_vocab(program), _classes(program)) if n is not None]
-            return TokenNeed(name, inputs[1], min(known, default=None))
+            return TokenNeed(name, inputs[1], min(known, default=None), _ignores_labels(program))
         if program.inputs_dtype == "float32" and len(inputs) == 4 and labels == inputs[:1]:
             return ImageNeed(name, *inputs[1:], _classes(program))
     raise InvalidInput(
@@ -69,6 +71,14 @@ def _need_of_program(name: str, program: Program) -> Need:
         f" {program.labels_dtype} {list(labels)}; there are tokens (int64 [B, T] twice) and images (float32 [B, C, H,"
         " W] with int64 [B])"
     )
+
+
+def _ignores_labels(program: Program) -> bool:
+    """Whether the loss is a sum of cross-entropies that leaves targets of -100 out, as torch does unless told else."""
+    loss = next(node for node in program.nodes if node.name == program.loss)
+    given = dict(zip(("input", "target", "weight", "reduction", "ignore_index"), loss.args, strict=False)) | loss.kwargs
+    is_sum = given.get("reduction", 1) == 2  # torch's enum: none, mean, sum
+    return loss.call == "cross_entropy_loss.default" and is_sum and given.get("ignore_index", -100) == -100
 
 
 def _vocab(program: Program) -> int | None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from hetplanner.data.digits import DIGITS
+from hetplanner.data.documents import PackedDocuments
 from hetplanner.data.images import IMAGES
 from hetplanner.data.interface import DataKind, Source
 from hetplanner.data.need import Need, TokenNeed, need_of
@@ -35,6 +36,14 @@ def open_data(data: str | None, workload: Workload) -> Source:
         return TEXT.open(standard_library(), need) if isinstance(need, TokenNeed) else DIGITS.open(Path(), need)
     kind = _kind_of(data, need)
     return kind.open(Path(data).expanduser(), need)
+
+
+def open_stream(data: str | None, workload: Workload) -> Source:
+    """As `open_data`, for a swarm: documents are one long text. Raises InvalidInput: also where answers are marked."""
+    source = open_data(data, workload)
+    if isinstance(source, PackedDocuments):
+        return source.unpacked("a swarm learns every token; train a static plan")
+    return source
 
 
 @reader("data set", at="data")

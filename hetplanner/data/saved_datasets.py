@@ -75,7 +75,7 @@ def open_saved_dataset(path: Path, need: TokenNeed) -> Windows:
     Raises:
         InvalidInput: `datasets` is missing, the folder is broken, has no column that fits, or is too short.
     """
-    loaded = _loaded(path)
+    loaded = load_saved(path)
     if not hasattr(loaded, "keys"):
         return split_windows(str(path), need, _rows(loaded, str(path), need), None)
     if TRAIN not in loaded:
@@ -89,7 +89,8 @@ def open_saved_dataset(path: Path, need: TokenNeed) -> Windows:
     )
 
 
-def _loaded(path: Path) -> Any:
+def load_saved(path: Path) -> Any:
+    """A saved Dataset or DatasetDict, mapped. Raises InvalidInput: `datasets` is missing, or the folder is broken."""
     try:
         from datasets import load_from_disk
     except ImportError:
@@ -171,10 +172,13 @@ def _column(dataset: "Dataset", name: str) -> tuple[str, bool]:
     )
 
 
-def _claims(path: Path) -> bool:
+def is_saved_dataset(path: Path) -> bool:
+    """Whether it is such a folder, told from the names of its files."""
     return (path / "dataset_dict.json").is_file() or (
         (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
     )
 
 
-SAVED_DATASETS = DataKind("datasets", "a Hugging Face data set (save_to_disk)", "tokens", _claims, open_saved_dataset)
+SAVED_DATASETS = DataKind(
+    "datasets", "a Hugging Face data set (save_to_disk)", "tokens", is_saved_dataset, open_saved_dataset
+)

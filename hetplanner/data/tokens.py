@@ -2,23 +2,28 @@
 
 nanoGPT's convention: a folder with train.bin and, if wanted, val.bin; or one .bin. They are uint16 unless a JSON
 file of the same name says more: `{"format": "hetplanner/tokens@1", "dtype": "uint32", "vocab": 128256}`.
+
+Format 2 knows documents: `train.documents` holds where each begins and where the last ends (int64, little-endian), and
+`train.answers` a byte for every token, 0 where it is not to be learnt. The JSON says which of the two there are.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from hetplanner.data.interface import DataKind
+from hetplanner.data.documents import Documents, split_documents
+from hetplanner.data.interface import DataKind, Source
 from hetplanner.data.need import TokenNeed
-from hetplanner.data.windows import Windows, split_windows
+from hetplanner.data.windows import CHUNK_TOKENS, ArrayStream, split_windows
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import Noun, check_format, checked, parse_json, read_text
 from hetplanner.workload.transformer import Size
 
 TRAIN = "train.bin"
 VALIDATION = ("val.bin", "validation.bin")
+DOCUMENTS, ANSWERS = ".documents", ".answers"
+"""Endings of the files beside a .bin."""
 
 
 class TokensInfo(Noun):
@@ -26,65 +31,90 @@ class TokensInfo(Noun):
 
     Attributes:
         vocab: ids that its tokenizer has; None if it does not say.
+        documents, answers: whether there is such a file beside it.
     """
 
     dtype: Literal["uint16", "uint32"] = "uint16"
     vocab: Size | None = None
+    documents: bool = False
+    answers: bool = False
 
 
-@dataclass(frozen=True)
-class TokenFile:
-    """A mapped file of ids."""
-
-    ids: np.ndarray
-
-    @property
-    def num_tokens(self) -> int:
-        """How many."""
-        return len(self.ids)
-
-    def read(self, first: int, count: int) -> np.ndarray:
-        """Ids [count] from `first` on."""
-        return self.ids[first : first + count]
-
-
-def open_tokens(path: Path, need: TokenNeed) -> Windows:
+def open_tokens(path: Path, need: TokenNeed) -> Source:
     """Maps the files. Raises InvalidInput: empty, cut off, too short, or of a larger vocabulary than the model's."""
-    folder_train = path / TRAIN
-    train = folder_train if path.is_dir() else path
+    train = path / TRAIN if path.is_dir() else path
     validation = next((p for name in VALIDATION if (p := path / name).is_file()), None)
-    return split_windows(
-        str(path), need, _mapped(train, need), None if validation is None else _mapped(validation, need)
-    )
-
-
-def _mapped(path: Path, need: TokenNeed) -> TokenFile:
-    info = _info(path)
-    if info.vocab is not None and need.vocab is not None and info.vocab > need.vocab:
-        raise InvalidInput(
-            f"data: {path.with_suffix('.json')}: vocab must be at most the {need.vocab} of workload {need.workload},"
-            f" got {info.vocab}; take the model's own tokenizer"
+    files = [train] if validation is None else [train, validation]
+    infos = [_info(file, need) for file in files]
+    if len({(info.documents, info.answers) for info in infos}) > 1:
+        raise InvalidInput(f"data: {path}: only one of its files has documents or answers; tokenize it anew")
+    if infos[0].documents:
+        found = [_documents(file, info, need) for file, info in zip(files, infos, strict=True)]
+        packed = split_documents(str(path), need, found[0], found[1] if validation else None)
+        if need.ignores_labels:
+            return packed
+        return packed.unpacked(
+            f"the loss of {need.workload} is no sum of cross-entropies that ignores -100; capture a module that returns"
+            " logits"
         )
-    dtype = np.dtype(info.dtype).newbyteorder("<")
+    streams = [ArrayStream(_mapped(file, info.dtype)) for file, info in zip(files, infos, strict=True)]
+    return split_windows(str(path), need, streams[0], streams[1] if validation else None)
+
+
+def _documents(path: Path, info: TokensInfo, need: TokenNeed) -> Documents:
+    """A file of tokens with what stands beside it. Raises InvalidInput: the files do not fit together."""
+    ids = _mapped(path, info.dtype)
+    if not len(ids):
+        return Documents(ids, np.zeros(1, dtype=np.int64), None, need.seq_len)
+    start_D = _mapped(path.with_suffix(DOCUMENTS), "int64")
+    answers = _mapped(path.with_suffix(ANSWERS), "uint8") if info.answers else None
+    is_rising = len(start_D) > 1 and all(
+        (np.diff(start_D[first : first + CHUNK_TOKENS + 1]) > 0).all() for first in range(0, len(start_D), CHUNK_TOKENS)
+    )
+    if not (is_rising and start_D[0] == 0 and start_D[-1] == len(ids)):
+        raise InvalidInput(
+            f"data: {path.with_suffix(DOCUMENTS)}: must rise from 0 to the {len(ids)} tokens of {path.name}; tokenize"
+            " anew"
+        )
+    if answers is not None and len(answers) != len(ids):
+        raise InvalidInput(
+            f"data: {path.with_suffix(ANSWERS)}: must have a byte for each of the {len(ids)} tokens of {path.name}, got"
+            f" {len(answers)}; tokenize anew"
+        )
+    # Slices of np.memmap are slow to make.
+    marks = None if answers is None else answers.view(np.ndarray)
+    return Documents(ids.view(np.ndarray), start_D.view(np.ndarray), marks, need.seq_len)
+
+
+def _mapped(path: Path, dtype_name: str) -> np.ndarray:
+    dtype = np.dtype(dtype_name).newbyteorder("<")
     try:
         size = path.stat().st_size
         if size % dtype.itemsize:
             raise InvalidInput(
-                f"data: {path} has {size} bytes, no whole number of {info.dtype}; it is cut off, or of another type"
+                f"data: {path} has {size} bytes, no whole number of {dtype_name}; it is cut off, or of another type"
                 f" (say so in {path.with_suffix('.json').name})"
             )
         # An empty file cannot be mapped; it holds no tokens, which is refused with the remedy later.
-        return TokenFile(np.memmap(path, dtype, mode="r") if size else np.empty(0, dtype))
+        return np.memmap(path, dtype, mode="r") if size else np.empty(0, dtype)
     except OSError as error:
         raise InvalidInput(f"data: {path} cannot be read: {error.strerror}; make it readable") from None
 
 
-def _info(path: Path) -> TokensInfo:
+def _info(path: Path, need: TokenNeed) -> TokensInfo:
     beside = path.with_suffix(".json")
     if not beside.is_file():
         return TokensInfo()
-    fields = check_format(parse_json(read_text(beside), beside.name), "tokens", 1, beside.name)
-    return checked(TokensInfo, fields, beside.name, from_file=True)
+    fields = check_format(parse_json(read_text(beside), beside.name), "tokens", 2, beside.name)
+    info = checked(TokensInfo, fields, beside.name, from_file=True)
+    if info.vocab is not None and need.vocab is not None and info.vocab > need.vocab:
+        raise InvalidInput(
+            f"data: {beside}: vocab must be at most the {need.vocab} of workload {need.workload}, got {info.vocab};"
+            " take the model's own tokenizer"
+        )
+    if info.answers and not info.documents:
+        raise InvalidInput(f"data: {beside}: answers: must come with documents; tokenize anew")
+    return info
 
 
 def _claims(path: Path) -> bool:

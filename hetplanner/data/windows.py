@@ -3,10 +3,13 @@
 Shape legend: B samples of a micro-batch, T tokens.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from hetplanner.data.interface import Split
 from hetplanner.data.need import TokenNeed
@@ -28,6 +31,31 @@ class Stream(Protocol):
     def read(self, first: int, count: int) -> np.ndarray:
         """Ids [count] (any integers) from `first` on; raises InvalidInput naming a file that changed."""
         ...
+
+
+@dataclass(frozen=True)
+class ArrayStream:
+    """Tokens of one array, mapped as a rule."""
+
+    ids: np.ndarray
+
+    @property
+    def num_tokens(self) -> int:
+        """How many."""
+        return len(self.ids)
+
+    def read(self, first: int, count: int) -> np.ndarray:
+        """Ids [count] from `first` on."""
+        return self.ids[first : first + count]
+
+    def read_many(self, first_B: np.ndarray, count: int) -> np.ndarray:
+        """Ids [B, count] from several places on."""
+        return sliding_window_view(self._plain, count)[first_B]
+
+    @cached_property
+    def _plain(self) -> np.ndarray:
+        """The same without `np.memmap`, whose slices are slow to make."""
+        return self.ids.view(np.ndarray)
 
 
 @dataclass(frozen=True)
@@ -79,27 +107,49 @@ class Windows:
         for stream in (self.train, self.validation):
             if self.need.vocab is None or np.iinfo(stream.read(0, 1).dtype).max < self.need.vocab:
                 continue  # bytes, say: no id can be too large
-            num_chunks = -(-stream.num_tokens // CHUNK_TOKENS)
-            stride = max(1, -(-num_chunks // (MAX_CHECKED_TOKENS // CHUNK_TOKENS)))
-            for first in range(0, stream.num_tokens, stride * CHUNK_TOKENS):
-                ids = stream.read(first, min(CHUNK_TOKENS, stream.num_tokens - first))
-                check_ids(ids, self.need, self.name)
+            for first, count in _checked_chunks(stream.num_tokens):
+                check_ids(stream.read(first, count), self.need, self.name)
 
     def _stream(self, split: Split) -> Stream:
         return self.train if split == "train" else self.validation
 
     def _windows(self, split: Split, ids_B: np.ndarray, shift: int) -> np.ndarray:
-        length, stream = self.need.seq_len, self._stream(split)
-        ids_BT = np.stack([stream.read(int(i) * length + shift, length) for i in ids_B]).astype(np.int64)
+        length = self.need.seq_len
+        ids_BT = _read_many(self._stream(split), np.asarray(ids_B) * length + shift, length)
         check_ids(ids_BT, self.need, self.name)
-        return ids_BT
+        return ids_BT.astype(np.int64)
+
+
+def _read_many(stream: Stream, first_B: np.ndarray, count: int) -> np.ndarray:
+    """Ids [B, count] from several places on; of an array at once."""
+    if isinstance(stream, Part):
+        return _read_many(stream.stream, first_B + stream.first, count)
+    if isinstance(stream, ArrayStream):
+        return stream.read_many(first_B, count)
+    return np.stack([stream.read(int(first), count) for first in first_B])
+
+
+def _checked_chunks(num_tokens: int) -> Iterator[tuple[int, int]]:
+    """(first, count) of the chunks that a check looks at."""
+    num_chunks = -(-num_tokens // CHUNK_TOKENS)
+    stride = max(1, -(-num_chunks // (MAX_CHECKED_TOKENS // CHUNK_TOKENS)))
+    for first in range(0, num_tokens, stride * CHUNK_TOKENS):
+        yield first, min(CHUNK_TOKENS, num_tokens - first)
+
+
+def check_stream(ids: np.ndarray, need: TokenNeed, name: str) -> None:
+    """As `check_ids`, of all ids or of chunks spread over an array that is very long. Raises InvalidInput."""
+    for first, count in _checked_chunks(len(ids)):
+        check_ids(ids[first : first + count], need, name)
 
 
 def check_ids(ids: np.ndarray, need: TokenNeed, name: str) -> None:
     """Token ids must be in the model's vocabulary. Raises InvalidInput."""
     if need.vocab is None or not ids.size:
         return
-    for worst in (int(ids.max()), int(ids.min())):
+    if ids.dtype.kind == "u" and np.iinfo(ids.dtype).max < need.vocab:
+        return
+    for worst in (int(ids.max()), int(ids.min()) if ids.dtype.kind != "u" else 0):
         if not 0 <= worst < need.vocab:
             raise InvalidInput(
                 f"data: {name} holds token id {worst}, but workload {need.workload} knows 0 to {need.vocab - 1};"

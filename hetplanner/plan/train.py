@@ -51,6 +51,9 @@ class TrainConfig(Noun):
         copy_to: address of `fsspec` that every host copies its checkpoints to, such as s3://bucket/folder.
         init_from: a Hugging Face model folder, whose weights the training begins with; what is resumed has its own.
         adapter: folder of a saved adapter, as PEFT writes it, to go on with; `init_from` has its model.
+        eval_data: what the model is evaluated on, like `data`, and whole; None takes the validation split of `data`.
+        eval_every: steps between two evaluations; there is one after the last step anyway.
+        eval_batches: global batches of an evaluation, the same ones every time; no more than the data has.
         resume: directory of an earlier run for the same training, from whose last checkpoint this one goes on.
         delta_cache_bytes: what each end of a boundary may keep in memory (on the rank's device) where its codec has
             `delta`; samples that find no room travel without it. The plan's memory does not count it.
@@ -79,6 +82,9 @@ class TrainConfig(Noun):
     checkpoints_kept: Annotated[int, Field(strict=True, ge=1, le=1000)] = 2
     checkpoints_max_age_s: Annotated[float, Field(strict=True, gt=0, le=1e10)] | None = None
     copy_to: Text | None = None
+    eval_data: Text | None = None
+    eval_every: Annotated[int, Field(strict=True, ge=1, le=10_000_000)] | None = None
+    eval_batches: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] = 1
     resume: Text | None = None
     init_from: Text | None = None
     adapter: Annotated[Text | None, Field(exclude_if=lambda value: value is None)] = None

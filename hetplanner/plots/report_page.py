@@ -48,7 +48,9 @@ def report_page(run: Run, found: RunReport | None = None) -> str:
         _late(run, found),
         '<h2>Loss and step time</h2><div class="two">',
         *(figures[name] for name in ("loss", "times", "terms", "throughput")),
-        "</div><h2>Where a step's time goes, by term</h2>",
+        "</div>",
+        _evaluation(found),
+        "<h2>Where a step's time goes, by term</h2>",
         _terms_table(found),
         "<h2>Last steps, rank by rank</h2>",
         figures["timeline"],
@@ -66,6 +68,14 @@ def report_page(run: Run, found: RunReport | None = None) -> str:
         settings_table(run),
     ]
     return html_page(f"{run.id} · hetplanner run report", parts)
+
+
+def _evaluation(found: RunReport) -> str:
+    """The last evaluation on held-out data, in a sentence."""
+    if not found.evaluations:
+        return ""
+    last = found.evaluations[-1]
+    return f"<p>Loss on held-out data after step {last.step}: {escape(str(last))}.</p>"
 
 
 # -- figures --------------------------------------------------------------------------------------

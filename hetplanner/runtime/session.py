@@ -43,7 +43,7 @@ from hetplanner.runtime.measure.telemetry import Telemetry
 from hetplanner.runtime.model.chunk import build_chunks
 from hetplanner.runtime.model.pretrained import load_pretrained
 from hetplanner.runtime.model.running_statistics import merge_running
-from hetplanner.runtime.train.data import Batches, open_batches
+from hetplanner.runtime.train.data import Batches, open_batches, open_held_out
 from hetplanner.runtime.train.executor import Executor, StepStats
 from hetplanner.runtime.train.stop_vote import StopVote
 from hetplanner.runtime.watch import Request, StopWatcher
@@ -85,6 +85,8 @@ class Session:
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     attempt: int = 0
     _step: int = -1
+    _eval_batches: int = 1
+    _paused_s: float = 0.0  # for evaluation, since the last step
     _links_told: tuple[float, int] = (0.0, -1)  # when, and the last step counted
     _checkpoints: Checkpoints | None = None
     _giving_up: threading.Lock = field(default_factory=threading.Lock)
@@ -124,6 +126,8 @@ class Session:
             check_host(self.plan, self.place.rank, self.place.host, socket.gethostname())
         if {s for s, _ in self.plan.places_of_rank[self.place.rank]} & {0, len(self.plan.stages) - 1}:
             check_data(self.config.data, self.plan.problem.workload)  # of this host; the agent saw its own
+            if self.config.eval_data is not None:
+                check_data(self.config.eval_data, self.plan.problem.workload)
         if copies_here(self.config, self.place):
             check_store(str(self.config.copy_to))
         if self._begins_with_weights:
@@ -171,13 +175,14 @@ class Session:
     # -- before the first step --------------------------------------------------------------------
 
     def _build(self) -> Executor:
-        plan, rank, workload = self.plan, self.place.rank, self.plan.problem.workload
+        plan, rank = self.plan, self.place.rank
         device = choose_device(plan, self.config, self.place)
         chunks = build_chunks(plan, rank, self.config, device)
         needs_batch = any(chunk.model.needs_batch for chunk in chunks)
-        batches = open_batches(self.config, workload) if needs_batch else None
+        batches, held_out = self._open_data(needs_batch=needs_batch)
         # One rank reads inputs and another their labels; the default is the sources of each host's own Python.
         agree(batches.sample_bytes() if batches else None, "data")
+        agree(held_out.sample_bytes() if held_out else None, "data for evaluation")
         emulator = LinkEmulator(plan.problem.cluster, plan.ranks, self.run_dir) if self.config.emulate_links else None
         if emulator:
             self.watcher.on_request = emulator.draining.set
@@ -188,7 +193,24 @@ class Session:
         host_wire = HostWire(device, self.config.connections)
         transport = Transport(rank, emulator, window, device, wire, self.heartbeat, host_wire)
         order = self._order(batches)
-        return Executor(plan, rank, self.config, chunks, transport, batches, self.telemetry, order, self.heartbeat)
+        executor = Executor(plan, rank, self.config, chunks, transport, batches, self.telemetry, order, self.heartbeat)
+        executor.held_out = held_out
+        return executor
+
+    def _open_data(self, *, needs_batch: bool) -> tuple[Batches | None, Batches | None]:
+        """What this rank reads for training, and for evaluation if that is other data; the same ranks read both."""
+        workload = self.plan.problem.workload
+        found: tuple[Batches | None, Batches | None] = (None, None)
+        if needs_batch:
+            found = open_batches(self.config, workload), open_held_out(self.config, workload)
+        most = (found[1] or found[0]).most_evaluated if found[0] else 0
+        knows_documents = any(batches is not None and batches.packed is not None for batches in found)
+        facts = torch.tensor([int(knows_documents), most])
+        dist.all_reduce(facts, dist.ReduceOp.MAX)
+        self._eval_batches = min(self.config.eval_batches, int(facts[1]))
+        if facts[0] and not needs_batch:  # documents are kept apart, and targets counted, on all ranks
+            found = open_batches(self.config, workload), open_held_out(self.config, workload)
+        return found
 
     def _order(self, batches: Batches | None) -> SampleOrder | None:
         """The order of samples, for ranks that read none but remember them."""
@@ -318,6 +340,8 @@ class Session:
                     self.watcher.ask(request)  # of another rank
                     log.info("asked to %s, ends after step %d", request.name.lower(), step)
                     return
+                if self.config.eval_every and executor.completed_steps % self.config.eval_every == 0:
+                    self._pause(executor)
                 began_s = time.monotonic()
         finally:
             self._report_links(executor)
@@ -347,6 +371,7 @@ class Session:
             end_s=round(stats.end_s - self.telemetry.origin_s, 6),
             loss_sum=stats.loss_sum,
             num_tokens=stats.num_tokens,
+            **({} if stats.num_labels is None else {"num_labels": stats.num_labels}),
             boundary_bytes=stats.boundary_bytes,
             reduce_bytes=stats.reduce_bytes,
             late=late,
@@ -358,7 +383,9 @@ class Session:
             device_bytes=_accelerator_bytes(executor.chunks[0].model.flat),
             in_flight=stats.in_flight,
             held=stats.held,
+            **({"paused_s": round(self._paused_s, 6)} if self._paused_s else {}),
         )
+        self._paused_s = 0.0
         if stats.end_s - self._links_told[0] >= LINKS_EVERY_S:
             self._report_links(executor)
 
@@ -372,10 +399,29 @@ class Session:
     def _validate(self, executor: Executor) -> None:
         self.heartbeat.enter("validating")
         merge_running(self.plan, self.place.rank, executor.chunks)
-        loss_sum, num_tokens = executor.run_validation()
-        if num_tokens:
+        score = executor.run_validation(self._eval_batches)
+        if score.num_targets:
+            known = {} if score.num_correct is None else {"num_correct": score.num_correct}
             step = executor.completed_steps - 1
-            self.telemetry.write("validation", step=step, loss_sum=loss_sum, num_tokens=num_tokens)
+            self.telemetry.write(
+                "validation", step=step, loss_sum=score.loss_sum, num_tokens=score.num_targets, **known
+            )
+
+    def _pause(self, executor: Executor) -> None:
+        """Evaluates between two steps, and leaves no trace in the training: what it changes is put back."""
+        if executor.completed_steps == self.config.steps:
+            return  # the last evaluation is due anyway
+        began_s = time.monotonic()
+        self._report_links(executor)
+        models = [chunk.model for chunk in executor.chunks]
+        before = [({name: t.clone() for name, t in model.running.items()}, model.counted) for model in models]
+        self._validate(executor)
+        for model, (running, counted) in zip(models, before, strict=True):
+            model.load_running(running)
+            model.counted = counted
+        executor.transport.traffic.take()  # is not the steps'
+        self._paused_s = time.monotonic() - began_s
+        self.heartbeat.enter("training")
 
     def _finish(self, executor: Executor) -> None:
         self.watcher.leave_steps()

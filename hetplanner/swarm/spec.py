@@ -206,6 +206,8 @@ def spec_of(plan: ElasticPlan, config: TrainConfig) -> SwarmSpec:
     """What an elastic plan trains with a run's settings. Raises InvalidInput where elastic training cannot do it."""
     if plan.link_codecs:
         raise InvalidInput("plan: link_codecs: elastic training has one codec for all links; remove the rules")
+    if config.eval_data is not None or config.eval_every is not None:
+        raise InvalidInput("eval_data, eval_every: a swarm is not evaluated while it trains; give a static plan")
     fields = {
         "workload": plan.problem.workload,
         "first_ops": tuple(stage.first_op for stage in plan.stages),

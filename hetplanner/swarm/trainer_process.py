@@ -52,7 +52,7 @@ class TrainerProcess(Driver):
     ) -> None:
         super().__init__(credentials, spec.max_part_bytes, proxy=proxy)
         self.name, self.spec, self._coordinator = name, spec, coordinator
-        self._batches: Batches = open_batches(spec.train, spec.workload)
+        self._batches: Batches = open_batches(spec.train, spec.workload, in_one_text=True)
         self.machine = Trainer(name, coordinator, spec.settings, slots, random.Random(seed))
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="data")
         self._sent: dict[int, asyncio.Task[None]] = {}
@@ -89,7 +89,7 @@ class TrainerProcess(Driver):
             self._sent.pop(work.call, None)
 
     def _read(self, step: int, micro_batch: int) -> tuple[bytes, bytes]:
-        inputs, labels = self._batches.draw(step, micro_batch)
+        inputs, labels, _ = self._batches.draw(step, micro_batch)
         return inputs.numpy().astype(np.int32).tobytes(), labels.numpy().astype(np.int32).tobytes()
 
     async def _check_answer(self, work: Work, frame: Frame) -> None:

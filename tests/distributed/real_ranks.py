@@ -59,7 +59,7 @@ class Ranks:
         for line in self.all_lines("step"):
             if line["loss_sum"] is not None:
                 sums[line["step"]] += line["loss_sum"]
-                tokens[line["step"]] += line["num_tokens"]
+                tokens[line["step"]] += line.get("num_labels", line["num_tokens"])
         return [sums[step] / tokens[step] for step in sorted(sums)]
 
     def wait_for_step(self, step: int) -> None:

@@ -38,8 +38,8 @@ def _curves(found: RunReport) -> str:
     parts = []
     if found.losses:
         parts.append(f"loss {found.losses[0][1]:.4f} → {found.losses[-1][1]:.4f}")
-    if found.validation:
-        parts.append(f"validation {found.validation[-1][1]:.4f}")
+    if found.evaluations:
+        parts.append(f"validation {found.evaluations[-1]}")
     if found.grad_norms:
         norms = sorted(norm for _, norm in found.grad_norms)
         middle, most = norms[len(norms) // 2], norms[-1]

@@ -31,6 +31,9 @@ from hetplanner.cli.runs.train_options import (
     Device,
     DryRun,
     EmulateLinks,
+    EvalBatches,
+    EvalData,
+    EvalEvery,
     HostsFile,
     InitFrom,
     Launcher,
@@ -94,6 +97,9 @@ def train(
     checkpoints_kept: CheckpointsKept = 2,
     checkpoints_max_age: CheckpointsMaxAge = None,
     copy_to: CopyTo = None,
+    eval_data: EvalData = None,
+    eval_every: EvalEvery = None,
+    eval_batches: EvalBatches = 1,
     init_from: InitFrom = None,
     adapter: AdapterFolder = None,
     resume: Resume = None,
@@ -142,11 +148,11 @@ def _begin(
     request.command_here()  # refuses what can only be pasted
     _print_warnings(request, need if launcher == "local" else need_of_head(need))
     start = partial(AgentClient().start, plan, config, out, launcher=launcher, hosts=where)
-    if detach:
-        _print_place(run := start(), as_json)
-        _followers(run, sinks)
-    else:
+    if not detach:
         follow(start, as_json=as_json, sinks=sinks)
+        return
+    _print_place(run := start(), as_json)
+    _followers(run, sinks)
 
 
 def _check_inputs(plan: AnyPlan, config: TrainConfig, *, is_here: bool) -> None:
@@ -161,6 +167,8 @@ def _check_inputs(plan: AnyPlan, config: TrainConfig, *, is_here: bool) -> None:
     check_copy_to(plan, config)
     if is_here:
         check_data(config.data, plan.problem.workload)
+        if config.eval_data is not None:
+            check_data(config.eval_data, plan.problem.workload)
     check_init_from(plan, config, is_here=is_here)
 
 
@@ -203,6 +211,7 @@ def _config(context: typer.Context, plan: AnyPlan) -> TrainConfig:
     fields |= {"data": data_for(given["launcher"], given["data"]), "resume": None}
     if given["checkpoints_max_age"] is not None:
         fields["checkpoints_max_age_s"] = parse_seconds(given["checkpoints_max_age"])
+    fields["eval_data"] = data_for(given["launcher"], given["eval_data"])
     fields["init_from"] = folder_for(given["launcher"], given["init_from"])
     fields["adapter"] = folder_for(given["launcher"], given["adapter"], "adapter")
     config = checked(TrainConfig, fields, "train")
@@ -380,6 +389,8 @@ def _print_summary(run: Run, summary: dict[str, Any]) -> None:
     parts = [f"{summary['status']} after {summary['steps']} steps"]
     if summary["final_loss"] is not None:
         parts.append(f"loss {summary['final_loss']:.4f}")
+    if found := run.evaluations():
+        parts.append(f"on held-out data {found[-1]}")
     if measured:
         parts.append(f"{short_seconds(measured)} a step")
     if measured and predicted:

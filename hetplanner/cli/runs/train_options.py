@@ -30,6 +30,14 @@ Data = Annotated[
         " Python's own sources, digits for images."
     ),
 ]
+EvalData = Annotated[
+    str | None,
+    typer.Option(help="What to evaluate on, like --data, and whole; default: the validation split of --data."),
+]
+EvalEvery = Annotated[
+    int | None, typer.Option(help="Steps between evaluations; there is one after the last step anyway.")
+]
+EvalBatches = Annotated[int, typer.Option(help="Global batches of one evaluation, no more than the data has.")]
 Seed = Annotated[int, typer.Option(help="Of initialisation and data order.")]
 LearningRate = Annotated[float, typer.Option(help="The greatest learning rate.")]
 WarmupSteps = Annotated[int, typer.Option(help="Steps over which the learning rate rises.")]

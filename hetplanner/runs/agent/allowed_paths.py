@@ -131,9 +131,10 @@ def settle(choice: Choice, config: TrainConfig, home: Path | None = None) -> tup
     Raises:
         InvalidInput: a path is given, or a name is not offered.
     """
-    if any(path is not None for path in (config.data, config.resume, config.init_from, config.adapter, config.copy_to)):
+    paths = config.data, config.eval_data, config.resume, config.init_from, config.adapter, config.copy_to
+    if any(path is not None for path in paths):
         raise InvalidInput(
-            "request: config: data, resume, init_from, adapter and copy_to are paths;"
+            "request: config: data, eval_data, resume, init_from, adapter and copy_to are paths;"
             " a page chooses from the offered names"
         )
     offers = read_allowed_paths(home)

@@ -49,6 +49,7 @@ class AgentClient(AgentConnection):
             chosen.request(plan, Path("/run"), config).command_here()  # so is what can only be pasted
         config = config.replace(
             data=data_for(launcher, config.data),
+            eval_data=data_for(launcher, config.eval_data),
             init_from=folder_for(launcher, config.init_from),
             adapter=folder_for(launcher, config.adapter, "adapter"),
         )

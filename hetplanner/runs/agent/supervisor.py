@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from hetplanner.data.registry import check_data
+from hetplanner.data.registry import check_data, open_stream
 from hetplanner.errors import HetplannerError, InvalidInput, RunError
 from hetplanner.hosts.asking import check_hosts
 from hetplanner.hosts.slurm_job import check_job
@@ -162,10 +162,13 @@ class Supervisor:
         check_disk(disk_need(plan, config), folder or self.home)
         if isinstance(plan, ElasticPlan):
             spec_of(plan, config)
+            open_stream(config.data, plan.problem.workload)
         else:
             check_runnable(plan)
         check_resume(plan, config)
         check_data(config.data, plan.problem.workload)
+        if config.eval_data is not None:
+            check_data(config.eval_data, plan.problem.workload)
         if config.copy_to is not None:
             check_store(config.copy_to)
 

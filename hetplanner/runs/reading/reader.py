@@ -5,7 +5,7 @@ Nothing here imports torch, needs the agent, or writes. Reading is incremental; 
 
 import math
 import statistics
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +36,8 @@ POLL_BYTES = 8 * 2**20
 MAX_TRACES = 4
 """Of the newest questions for spans, the answers are kept."""
 MAX_PREDICTION_BYTES = 16 * 2**20
+MOST_NATS = 88.0
+"""The exponential of more is no number of 32 bits, as some sinks keep them."""
 RECENT_STEPS = 20
 
 
@@ -44,8 +46,9 @@ class StepSummary:
     """One step over all ranks.
 
     Attributes:
-        loss: mean nats per token over the whole global batch.
-        step_s: end of this step minus end of the one before, on rank 0; None for the first one after a (re)start.
+        loss: mean nats per token over the whole global batch, of tokens whose targets count.
+        step_s: end of this step minus end of the one before, on rank 0, without an evaluation between them; None for
+            the first one after a (re)start.
         end_s: seconds since the run's origin at which rank 0 ended it.
         boundary_bytes, reduce_bytes: sent on the wire by all ranks.
         late: deliveries that the emulator handed over after their time; late_s their seconds in all.
@@ -68,6 +71,36 @@ class StepSummary:
     device_bytes: int = 0
     in_flight: int = 0
     held: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The model on held-out data.
+
+    Attributes:
+        step: the last one before it.
+        loss: mean nats per token, of tokens whose targets count.
+        accuracy: share of these that the model would have said; None where it does not tell.
+    """
+
+    step: int
+    loss: float
+    accuracy: float | None
+
+    @property
+    def perplexity(self) -> float | None:
+        """e to the loss; None where that is too large for a number of 32 bits."""
+        return math.exp(self.loss) if self.loss < MOST_NATS else None
+
+    def __str__(self) -> str:
+        perplexity = "" if self.perplexity is None else f"perplexity {self.perplexity:.4g}"
+        accuracy = "" if self.accuracy is None else f"accuracy {self.accuracy:.1%}"
+        more = ", ".join(part for part in (perplexity, accuracy) if part)
+        return f"{self.loss:.4f}" + (f" ({more})" if more else "")
+
+    def to_data(self) -> dict[str, float | None]:
+        """Plain data."""
+        return {"step": self.step, "loss": self.loss, "perplexity": self.perplexity, "accuracy": self.accuracy}
 
 
 class RunReader:
@@ -171,12 +204,26 @@ class RunReader:
 
     def validation_losses(self) -> list[tuple[int, float]]:
         """(step, mean nats per token on held-out text)."""
-        sums: dict[int, tuple[float, int]] = {}
+        return [(found.step, found.loss) for found in self.evaluations()]
+
+    def evaluations(self) -> list[Evaluation]:
+        """Every evaluation on held-out data, in order."""
+        by_step: dict[int, list[tuple[float, int, int | None]]] = defaultdict(list)
         for telemetry in self.ranks:
             for step, (loss_sum, num_tokens) in telemetry.validation.items():
-                total, count = sums.get(step, (0.0, 0))
-                sums[step] = (total + loss_sum, count + num_tokens)
-        return [(step, total / count) for step, (total, count) in sorted(sums.items()) if count]
+                by_step[step].append((loss_sum, num_tokens, telemetry.correct.get(step)))
+        found = []
+        for step, parts in sorted(by_step.items()):
+            count = sum(num_tokens for _, num_tokens, _ in parts)
+            correct = [number for _, _, number in parts if number is not None]
+            accuracy = sum(correct) / count if count and len(correct) == len(parts) else None
+            if count:
+                found.append(Evaluation(step, sum(loss for loss, _, _ in parts) / count, accuracy))
+        return found
+
+    def _last_evaluation(self) -> dict[str, float | None]:
+        found = self.evaluations()
+        return found[-1].to_data() if found else dict.fromkeys(("loss", "perplexity", "accuracy"))
 
     def step_times_s(self) -> list[float]:
         """Seconds of every step but step 0, on rank 0."""
@@ -334,6 +381,7 @@ class RunReader:
             # First to last: telemetry that was cut lacks lines of steps that were done.
             "steps": 1 + self._steps[-1].step - self._steps[0].step if self._steps else 0,
             "final_loss": losses[-1][1] if losses else None,
+            **{f"validation_{name}": value for name, value in self._last_evaluation().items() if name != "step"},
             "measured_step_s": self.measured_step_s(),
             "predicted_step_s": self.predicted_step_s(),
             "bytes_boundary": self.bytes_boundary,
@@ -364,14 +412,20 @@ def _newer_keys(steps: dict[int, StepRecord], after: int) -> list[int]:
     return newer[::-1]
 
 
+def _seconds(record: StepRecord, before: StepRecord | None) -> float | None:
+    if before is None or before.attempt != record.attempt:
+        return None
+    return max(0.0, record.end_s - before.end_s - record.paused_s)
+
+
 def _summary_of(step: int, records: list[StepRecord], before: StepRecord | None) -> StepSummary:
-    losses = [(r.loss_sum, r.num_tokens) for r in records if r.loss_sum is not None]
-    num_tokens = sum(tokens for _, tokens in losses)
+    scored = [r for r in records if r.loss_sum is not None]
+    num_labels = sum(r.num_tokens if r.num_labels is None else r.num_labels for r in scored)
     return StepSummary(
         step=step,
-        loss=sum(loss for loss, _ in losses) / num_tokens if num_tokens else None,
-        num_tokens=num_tokens,
-        step_s=records[0].end_s - before.end_s if before and before.attempt == records[0].attempt else None,
+        loss=sum(r.loss_sum or 0.0 for r in scored) / num_labels if num_labels else None,
+        num_tokens=sum(r.num_tokens for r in scored),
+        step_s=_seconds(records[0], before),
         end_s=records[0].end_s,
         boundary_bytes=sum(r.boundary_bytes for r in records),
         reduce_bytes=sum(r.reduce_bytes for r in records),

@@ -40,6 +40,8 @@ class StepRecord:
     """One step of one rank. `start_s` and `end_s` are seconds since the run's origin; `loss_sum` is in nats.
 
     Attributes:
+        paused_s: seconds of an evaluation between the step before and this one.
+        num_labels: tokens whose targets count; None for all.
         grad_square: the rank's share of the squared gradient norm; None in runs that did not write it.
         memory_bytes, device_bytes: resident in main memory; most held on an accelerator.
         in_flight, held: most micro-batches in flight, most sent messages whose buffers were kept.
@@ -62,6 +64,8 @@ class StepRecord:
     in_flight: int = 0
     held: int = 0
     attempt: int = 0
+    num_labels: int | None = None
+    paused_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,7 @@ class RankTelemetry:
         phases: name -> unix time at which the rank entered it.
         steps: by step, ascending; the last MAX_STEPS of them.
         validation: step -> (loss_sum in nats, num_tokens).
+        correct: step -> how many of these tokens the model would have said.
         profile: the rank's own measured durations, as written.
         corrupted: lines that could not be read.
         lost: lines that the rank says it could not write.
@@ -144,6 +149,7 @@ class RankTelemetry:
     phases: dict[str, float] = field(default_factory=dict)
     steps: dict[int, StepRecord] = field(default_factory=dict)
     validation: dict[int, tuple[float, int]] = field(default_factory=dict)
+    correct: dict[int, int] = field(default_factory=dict)
     profile: dict[str, Any] = field(default_factory=dict)
     error: ErrorRecord | None = None
     origin_unix_s: float | None = None
@@ -353,6 +359,8 @@ class RankTelemetry:
             in_flight=_whole(record.get("in_flight", 0)),
             held=_whole(record.get("held", 0)),
             attempt=self.attempt,
+            num_labels=None if record.get("num_labels") is None else _whole(record["num_labels"]),
+            paused_s=_finite(record.get("paused_s", 0.0)),
         )
         known = self.steps.get(step.step)
         if step.step <= self._forgotten and self.attempt:
@@ -415,7 +423,10 @@ class RankTelemetry:
             self.loads = self.loads[::2]
 
     def _validation(self, record: dict[str, Any]) -> None:
-        self.validation[_whole(record["step"])] = (float(record["loss_sum"]), _whole(record["num_tokens"]))
+        step = _whole(record["step"])
+        self.validation[step] = (float(record["loss_sum"]), _whole(record["num_tokens"]))
+        if record.get("num_correct") is not None:
+            self.correct[step] = _whole(record["num_correct"])
 
     def _error(self, record: dict[str, Any]) -> None:
         if self.error is None:

@@ -18,7 +18,7 @@ from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.trace import Trace
 from hetplanner.reading import reader
-from hetplanner.runs.reading.reader import RunReader
+from hetplanner.runs.reading.reader import Evaluation, RunReader
 from hetplanner.runs.reports.comparison import Comparer, LinkReport, RankReport, simulated_steps
 from hetplanner.simulator.simulation import simulate
 from hetplanner.simulator.terms import StepTerms
@@ -53,6 +53,7 @@ class RunReport:
     grad_norms: tuple[tuple[int, float], ...]
     difference: str
     calibration: Calibration | None
+    evaluations: tuple[Evaluation, ...] = ()
 
     def to_data(self) -> dict[str, Any]:
         """Plain data; what is no finite number is None."""
@@ -66,6 +67,7 @@ def asdict_of(report: RunReport) -> dict[str, Any]:
     """Its fields as plain data, the calibration as it is."""
     flat = {name: getattr(report, name) for name in report.__dataclass_fields__}
     flat["terms"] = {source: terms.to_dict() for source, terms in report.terms.items()}
+    flat["evaluations"] = [found.to_data() for found in report.evaluations]
     flat["ranks"] = [asdict(row) for row in report.ranks]
     flat["links"] = [asdict(row) for row in report.links]
     return flat
@@ -114,6 +116,7 @@ def report_run(run: RunReader, name: str | None = None, last_steps: int = TRACED
         links=found.links,
         losses=tuple(run.losses()),
         validation=tuple(run.validation_losses()),
+        evaluations=tuple(run.evaluations()),
         grad_norms=tuple((s.step, s.grad_norm) for s in steps if s.grad_norm is not None),
         difference=f"{found.summary} {found.difference}".rstrip(),
         calibration=calibration,

@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Protocol
 METRICS: Mapping[str, str] = {
     "loss": "mean loss of the global batch, nats a token or sample",
     "validation_loss": "mean loss on held-out data, nats a token or sample",
+    "validation_perplexity": "e to the loss on held-out data",
+    "validation_accuracy": "share of held-out targets that the model gives the greatest score",
     "learning_rate": "learning rate of the optimiser",
     "grad_norm": "norm of the whole gradient before clipping",
     "step_seconds": "end of this step minus end of the one before, on rank 0",

@@ -8,10 +8,10 @@ from hetplanner.cost.estimate import estimate_plan
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.plan_files import rank_labels
 from hetplanner.runs.annotations import known_annotations
-from hetplanner.runs.reading.reader import RunReader, StepSummary
+from hetplanner.runs.reading.reader import Evaluation, RunReader, StepSummary
 from hetplanner.runs.sinks.interface import METRICS, Point, RunFacts
 
-LEFT_OUT = {"data", "resume"}
+LEFT_OUT = {"data", "eval_data", "init_from", "resume"}
 """Settings that name files of this machine."""
 
 
@@ -56,19 +56,21 @@ class PointReader:
         steps = self._run.steps(self._last)
         if not is_over:
             steps = steps[:-1]
-        validation = dict(self._run.validation_losses()) if steps else {}
-        points = [self._point(step, validation.get(step.step)) for step in steps]
+        evaluations = {found.step: found for found in self._run.evaluations()} if steps else {}
+        points = [self._point(step, evaluations.get(step.step)) for step in steps]
         if points:
             self._last = points[-1].step
         return points
 
-    def _point(self, s: StepSummary, validation: float | None) -> Point:
+    def _point(self, s: StepSummary, evaluation: Evaluation | None) -> Point:
         self._sent_bytes += s.boundary_bytes + s.reduce_bytes
         rate = s.num_tokens / s.step_s if s.step_s and s.num_tokens else None
         reads_tokens = self._run.any_plan.problem.workload.reads_tokens
         found: dict[str, float | None] = {
             "loss": s.loss,
-            "validation_loss": validation,
+            "validation_loss": None if evaluation is None else evaluation.loss,
+            "validation_perplexity": None if evaluation is None else evaluation.perplexity,
+            "validation_accuracy": None if evaluation is None else evaluation.accuracy,
             "learning_rate": self._run.config.learning_rate_at(s.step),
             "grad_norm": s.grad_norm,
             "step_seconds": s.step_s,

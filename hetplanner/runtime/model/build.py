@@ -7,7 +7,7 @@ front of it give.
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +27,24 @@ from hetplanner.runtime.rng import RngKey
 from hetplanner.workload.model import Op
 from hetplanner.workload.workload import Workload
 
-Batch = tuple[Tensor, Tensor]
-"""Inputs and labels of one micro-batch."""
+
+class Batch(NamedTuple):
+    """One micro-batch.
+
+    Attributes:
+        inputs: int64 [B, T] or float32 [B, C, H, W].
+        labels: int64 [B, T] or [B]; -100 where none counts.
+        documents: which document of its sequence a token is of, int64 [B, T]; None where all see those before them.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    documents: Tensor | None = None
+
+    def to(self, device: torch.device) -> "Batch":
+        """On another device."""
+        moved = [None if part is None else part.to(device, non_blocking=True) for part in self]
+        return Batch(*moved)  # type: ignore[arg-type]
 
 
 class StageOps(Protocol):
@@ -36,10 +52,12 @@ class StageOps(Protocol):
 
     Attributes:
         reads: what they read of a micro-batch: inputs, labels, both or neither.
+        parts_documents: whether they keep documents of a sequence apart, where the data knows them.
         running: statistics that training moves without gradients (batch norm's), by name in a saved model.
     """
 
     reads: frozenset[str]
+    parts_documents: bool
     running: dict[str, Tensor]
 
     def bind(self, weight: ModelWeight, parameter: nn.Parameter) -> None:
@@ -52,6 +70,8 @@ class StageOps(Protocol):
         self, inputs: list[Tensor], batch: Batch | None, key: RngKey | None, *, again: bool = False
     ) -> list[Tensor]:
         """The crossing tensors behind the stage, or the loss sum, from those in front of it.
+
+        Behind the loss sum stands in evaluation how many targets the model gives the greatest score, if it tells.
 
         Args:
             inputs: in the boundary's order, none on the first stage.
@@ -219,6 +239,11 @@ class StageModel:
         if len(outputs) == 1:
             return outputs[0].reshape(-1).float()
         return torch.cat([output.reshape(-1).float() for output in outputs])
+
+    def score(self, x_N: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
+        """Of the last stage in evaluation: the loss sum, and how many targets get the greatest score; None: unknown."""
+        loss, *correct = self.stage_ops.compute([] if x_N is None else self._unpacked(x_N), batch, None)
+        return loss, correct[0] if correct else None
 
     def _unpacked(self, x_N: Tensor) -> list[Tensor]:
         if len(self._input_shapes) == 1:

@@ -5,7 +5,7 @@ result goes, which values no later call reads). Free calls that depend on no bat
 built. A random call draws from (seed, step, micro-batch, its name): the same whatever the cut, and on recompute.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
@@ -82,6 +82,8 @@ def _decoded(argument: Any) -> Any:
 class ProgramStage:
     """The calls of ops `first_op` to `end_op` and the free calls that they need; see `build.StageOps`."""
 
+    parts_documents = False  # its attention is its author's
+
     def __init__(self, workload: Workload, first_op: int, end_op: int, device: torch.device) -> None:
         assert workload.program is not None
         self.program, self.device = workload.program, device
@@ -91,6 +93,7 @@ class ProgramStage:
         self._outputs = [t.node for t in crossing_tensors(workload, end_op)]
         if end_op == len(workload.graph.ops):
             self._outputs = [self.program.loss]
+        self._compared = _compared(self.program) if self._outputs == [self.program.loss] else []
         read = {reference for node in self._nodes for reference in references(node)}
         self.reads = frozenset(name for kind, name in read if kind == "batch")
         self._places = _Places()
@@ -139,7 +142,8 @@ class ProgramStage:
 
     def _dead_after(self) -> list[tuple[int, ...]]:
         """By call, the places that no later call reads; outputs and what was there before all calls stay."""
-        mortal = ({node.name for node in self._nodes} | set(self._inputs)) - set(self._outputs)
+        kept = {name for kind, name in self._compared if kind == "node"} | set(self._outputs)
+        mortal = ({node.name for node in self._nodes} | set(self._inputs)) - kept
         last: dict[str, int] = {}
         for i, node in enumerate(self._nodes):
             last |= {name: i for kind, name in (*references(node), ("node", node.name)) if kind == "node"}
@@ -221,7 +225,7 @@ class ProgramStage:
     # -- computing --------------------------------------------------------------------------------
 
     def compute(
-        self, inputs: list[Tensor], batch: tuple[Tensor, Tensor] | None, key: RngKey | None, *, again: bool = False
+        self, inputs: list[Tensor], batch: Sequence[Tensor | None] | None, key: RngKey | None, *, again: bool = False
     ) -> list[Tensor]:
         """Performs the calls."""
         env = self._env(inputs, batch)
@@ -230,9 +234,13 @@ class ProgramStage:
             env[place] = function(*pick(env))
             for i in dead:
                 env[i] = None
-        return [env[place] for place in self._output_places]
+        found = [env[place] for place in self._output_places]
+        if key is None and self._compared:
+            logits, targets = (env[self._places.of(*reference)] for reference in self._compared)
+            found.append((logits.argmax(dim=1) == targets).sum())
+        return found
 
-    def value_of(self, node: str, batch: tuple[Tensor, Tensor]) -> Tensor:
+    def value_of(self, node: str, batch: Sequence[Tensor | None]) -> Tensor:
         """What a call of a whole model gives in evaluation."""
         env, wanted, self._key = self._env([], batch), self._places.of("node", node), _EVALUATION
         for function, pick, place, _ in self._steps[False]:
@@ -242,12 +250,12 @@ class ProgramStage:
         value: Tensor = env[wanted]
         return value
 
-    def _env(self, inputs: list[Tensor], batch: tuple[Tensor, Tensor] | None) -> Env:
+    def _env(self, inputs: list[Tensor], batch: Sequence[Tensor | None] | None) -> Env:
         env = self._places.values.copy()
         for place, x, dtype in zip(self._input_places, inputs, self._input_dtypes, strict=True):
             env[place] = x if x.dtype == dtype else x.to(dtype)
         if batch is not None:
-            for place, tensor in zip(self._batch_places, batch, strict=True):
+            for place, tensor in zip(self._batch_places, batch[:2], strict=True):
                 env[place] = tensor
         return env
 
@@ -266,6 +274,14 @@ def _nodes_of(workload: Workload, program: Program, first_op: int, end_op: int) 
             chosen.append(node)
             wanted |= {name for kind, name in references(node) if kind == "node"}
     return chosen[::-1]
+
+
+def _compared(program: Program) -> list[tuple[str, str]]:
+    """The logits [N, C] and the targets [N] of a loss that is a cross-entropy; nothing where it is another."""
+    loss = next(node for node in program.nodes if node.name == program.loss)
+    found = references(loss)[:2]
+    is_known = loss.call == "cross_entropy_loss.default" and len(found) == 2 and found[0][0] == "node"
+    return list(found) if is_known and len(program.shape_of.get(found[0][1], ())) == 2 else []
 
 
 def _by_name(node: Node, call: AtenCall) -> dict[str, Any]:

@@ -8,6 +8,9 @@ Shape legend: B sequences in a micro-batch, T tokens, C hidden width, H heads, K
 V vocabulary.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
@@ -80,6 +83,32 @@ class Rows(nn.Module):
         return F.embedding(index, self.weight)
 
 
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Documents of packed sequences, kept apart.
+
+    Rotary positions need nothing: what they give depends on distances alone.
+
+    Attributes:
+        seen_B1TT: whether a token (next to last axis) sees another (last axis).
+        position_BT: of each token in its document, from 0.
+    """
+
+    seen_B1TT: Tensor
+    position_BT: Tensor
+
+    @staticmethod
+    def of(documents_BT: Tensor) -> Apart:
+        """From which document each token is of; tokens of one stand together."""
+        T = documents_BT.shape[1]
+        place_T = torch.arange(T, device=documents_BT.device)
+        is_same_BTT = documents_BT[:, :, None] == documents_BT[:, None, :]
+        begins_BT = F.pad(documents_BT[:, 1:] != documents_BT[:, :-1], (1, 0))
+        begin_BT = torch.where(begins_BT, place_T, 0).cummax(dim=1).values
+        seen_BTT = is_same_BTT & (place_T[:, None] >= place_T)
+        return Apart(seen_BTT[:, None], place_T - begin_BT)
+
+
 class Adapter(nn.Module):
     """A low-rank adapter: x · Aᵀ · Bᵀ times its scale.
 
@@ -146,11 +175,13 @@ class Embedding(OpModule):
         self.tokens = Rows(config.vocab, config.hidden)
         self.positions = Rows(config.max_seq_len, config.hidden) if config.family == "gpt2" else None
 
-    def forward(self, tokens_BT: Tensor, key: RngKey | None = None) -> Tensor:
-        """Looks the tokens up."""
+    def forward(self, tokens_BT: Tensor, key: RngKey | None = None, apart: Apart | None = None) -> Tensor:
+        """Looks the tokens up; positions count from the beginning of each document."""
         x_BTC = self.tokens(tokens_BT)
         if self.positions is not None:
-            x_BTC = x_BTC + self.positions.weight[: tokens_BT.shape[1]]
+            x_BTC = x_BTC + (
+                self.positions.weight[: tokens_BT.shape[1]] if apart is None else self.positions(apart.position_BT)
+            )
         return drop(x_BTC, self.config.dropout, key, self.op_index)
 
 
@@ -166,8 +197,8 @@ class Attention(OpModule):
         self.qkv = self.linear(config.hidden, config.hidden + 2 * kv_width)
         self.out = self.linear(config.hidden, config.hidden)
 
-    def forward(self, x_BTC: Tensor, key: RngKey | None = None) -> Tensor:
-        """One attention half of a layer."""
+    def forward(self, x_BTC: Tensor, key: RngKey | None = None, apart: Apart | None = None) -> Tensor:
+        """One attention half of a layer; a token sees those before it, of its own document."""
         c = self.config
         B, T, _ = x_BTC.shape
         wide = (
@@ -180,7 +211,10 @@ class Attention(OpModule):
             turn = rotation(T, c.head_dim, c.rope_theta, x_BTC.device)
             q_BHTE, k_BKTE = rotated(q_BHTE, *turn), rotated(k_BKTE, *turn)
         grouped = c.num_kv_heads != c.heads
-        y_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=grouped)
+        seen = None if apart is None else apart.seen_B1TT
+        y_BHTE = F.scaled_dot_product_attention(
+            q_BHTE, k_BKTE, v_BKTE, attn_mask=seen, is_causal=seen is None, enable_gqa=grouped
+        )
         y_BTC = self.project("out", y_BHTE.transpose(1, 2).reshape(B, T, c.hidden))
         return x_BTC + drop(y_BTC, c.dropout, key, self.op_index)
 

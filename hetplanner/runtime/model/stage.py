@@ -74,6 +74,12 @@ class StageRunner:
         self._live.pop(micro_batch, None)
 
     @torch.no_grad()
+    def score(self, x: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
+        """See `StageModel.score`."""
+        with autocast(self._dtype, self._device_type):
+            return self.model.score(x, batch)
+
+    @torch.no_grad()
     def evaluate(self, x: Tensor | None, batch: Batch | None) -> Tensor:
         """The output without dropout and by running statistics, nothing kept."""
         with autocast(self._dtype, self._device_type):

@@ -1,10 +1,12 @@
 """The ops of a transformer's stage, each one of our modules."""
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
 from hetplanner.runtime.model.initial import fill_transformer_weight
 from hetplanner.runtime.model.layout import ModelWeight
-from hetplanner.runtime.model.modules import MODULES, Loss, OpModule
+from hetplanner.runtime.model.modules import MODULES, Apart, Attention, Embedding, Loss, OpModule
 from hetplanner.runtime.rng import RngKey
 from hetplanner.workload.workload import Workload
 
@@ -22,6 +24,7 @@ class TransformerStage:
         ]
         ends = {"inputs": first_op == 0, "labels": end_op == len(self.graph.ops)}
         self.reads = frozenset(part for part, read in ends.items() if read)
+        self.parts_documents = any(isinstance(module, Embedding | Attention) for module in self.modules)
         self.running: dict[str, Tensor] = {}
 
     def bind(self, weight: ModelWeight, parameter: nn.Parameter) -> None:
@@ -41,16 +44,23 @@ class TransformerStage:
         fill_transformer_weight(values, weight.name, self.config, seed)
 
     def compute(
-        self, inputs: list[Tensor], batch: tuple[Tensor, Tensor] | None, key: RngKey | None, *, again: bool = False
+        self, inputs: list[Tensor], batch: Sequence[Tensor | None] | None, key: RngKey | None, *, again: bool = False
     ) -> list[Tensor]:
         """Runs the modules one after the other."""
-        if inputs:
-            (x,) = inputs
-        else:
-            assert batch is not None
-            x = batch[0]
+        tokens, labels, documents = (*(batch or ()), None, None, None)[:3]
+        x = inputs[0] if inputs else tokens
+        apart = None if documents is None else Apart.of(documents)
         for module in self.modules:
-            x = module(x, batch[1]) if isinstance(module, Loss) and batch else module(x, key)
+            if isinstance(module, Loss):
+                assert x is not None
+                assert labels is not None
+                correct = [] if key is not None else [x.argmax(dim=-1).eq(labels).sum()]
+                return [module(x, labels), *correct]
+            elif isinstance(module, Embedding | Attention):
+                x = module(x, key, apart)
+            else:
+                x = module(x, key)
+        assert x is not None
         return [x]
 
     def logits(self, tokens_BT: Tensor) -> Tensor:

@@ -3,20 +3,23 @@
 Shape legend: B samples of a micro-batch, T tokens, C channels, H height, W width.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from hetplanner.data.documents import PackedDocuments
+from hetplanner.data.held_out import HeldOut
 from hetplanner.data.interface import Source, Split
 from hetplanner.data.order import SampleOrder
-from hetplanner.data.registry import open_data
+from hetplanner.data.registry import open_data, open_stream
 from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.model.build import Batch
 from hetplanner.workload.workload import Workload
 
+PARTS = ("inputs", "labels", "documents")
 VALIDATION_SEED = 0
 """Validation takes the same samples whatever the run's seed is, so that runs can be compared."""
 
@@ -41,20 +44,46 @@ class Batches:
     micro_batch: int
     num_micro_batches: int
 
-    def draw(
-        self, step: int, micro_batch: int, split: Split = "train", *, reads: Container[str] = ("inputs", "labels")
-    ) -> tuple[Tensor, Tensor]:
-        """Inputs (int64 [B, T] or float32 [B, C, H, W]) and labels (int64 [B, T] or [B]) of one micro-batch.
+    def draw(self, step: int, micro_batch: int, split: Split = "train", *, reads: Container[str] = PARTS) -> Batch:
+        """One micro-batch; its documents only where the data knows them.
 
         Args:
             step, micro_batch: which; micro-batches are numbered over all replicas.
             split: training or validation.
-            reads: what is needed of the two; the other is empty, and no file is touched for it.
+            reads: what is needed of the parts; others are empty, and no file is touched for them.
         """
         ids_B = self.sample_ids(step, micro_batch, split)
         inputs = torch.from_numpy(self.source.inputs(split, ids_B)) if "inputs" in reads else torch.empty(0)
         labels = torch.from_numpy(self.source.labels(split, ids_B)) if "labels" in reads else torch.empty(0)
-        return inputs, labels
+        if self.packed is None or "documents" not in reads:
+            return Batch(inputs, labels)
+        return Batch(inputs, labels, torch.from_numpy(self.packed.documents(split, ids_B)))
+
+    @property
+    def packed(self) -> PackedDocuments | HeldOut | None:
+        """The data, where it knows documents: then targets that do not count are IGNORED."""
+        source = self.source
+        if isinstance(source, HeldOut) and source.knows_documents:
+            return source
+        return source if isinstance(source, PackedDocuments) else None
+
+    def num_labels(self, step: int, micro_batches: Iterable[int], split: Split = "train") -> int:
+        """Targets that count in micro-batches of a step; data that knows no documents has no others.
+
+        Every rank comes to the same count from the order of the samples: nothing is sent for it.
+        """
+        packed = self.packed
+        assert packed is not None
+        return sum(packed.num_labels(split, self.sample_ids(step, m, split)) for m in micro_batches)
+
+    @property
+    def most_evaluated(self) -> int:
+        """Global batches for validation without a sample twice; at least one."""
+        return max(1, self.source.num_samples("validation") // (self.micro_batch * self.num_micro_batches))
+
+    def num_labels_of_step(self, step: int) -> int:
+        """Targets that count in the whole global batch."""
+        return self.num_labels(step, range(self.num_micro_batches))
 
     def sample_ids(self, step: int, micro_batch: int, split: Split = "train") -> np.ndarray:
         """Which samples these are [B] (int64): one id is one sample for ever, and returns once an epoch."""
@@ -80,7 +109,19 @@ class Batches:
         }
 
 
-def open_batches(config: TrainConfig, workload: Workload) -> Batches:
-    """The micro-batches of a run. Raises InvalidInput when its data does not fit the workload."""
-    source = open_data(config.data, workload)
+def open_batches(config: TrainConfig, workload: Workload, *, in_one_text: bool = False) -> Batches:
+    """The micro-batches of a run; with `in_one_text` documents are not told apart.
+
+    Raises:
+        InvalidInput: the data does not fit the workload, or marks answers where all is one text.
+    """
+    source = (open_stream if in_one_text else open_data)(config.data, workload)
+    return Batches(source, config.seed, workload.micro_batch, workload.num_micro_batches)
+
+
+def open_held_out(config: TrainConfig, workload: Workload) -> Batches | None:
+    """What a run is evaluated on, if that is other data than the validation split of its own. Raises InvalidInput."""
+    if config.eval_data is None:
+        return None
+    source = HeldOut(open_data(config.eval_data, workload))
     return Batches(source, config.seed, workload.micro_batch, workload.num_micro_batches)

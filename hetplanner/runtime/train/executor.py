@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hetplanner.codecs.torch_codecs import AtPositions, TensorCodec, TopK
+from hetplanner.data.interface import Split
 from hetplanner.data.order import SampleOrder
 from hetplanner.errors import RunError
 from hetplanner.liveness.heartbeat import Heartbeat
@@ -39,6 +40,7 @@ class StepStats:
     """What one rank did in one step; `loss_sum` in nats over `num_tokens` tokens, on the last stage only.
 
     Attributes:
+        num_labels: of these tokens, those whose targets count; None for all.
         grad_norm: global, before clipping; known where it is clipped by.
         grad_square: this rank's share of its square, which costs no exchange: a reader of all ranks adds them up.
         in_flight: most micro-batches that were forward and not yet backward.
@@ -50,6 +52,7 @@ class StepStats:
     end_s: float = 0.0
     loss_sum: float | None = None
     num_tokens: int = 0
+    num_labels: int | None = None
     boundary_bytes: int = 0
     reduce_bytes: int = 0
     grad_norm: float | None = None
@@ -60,6 +63,19 @@ class StepStats:
     skipped: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Of an evaluation, what one rank computes; `loss_sum` in nats over `num_targets`, on the last stage only.
+
+    Attributes:
+        num_correct: targets that got the greatest score; None where the model does not tell.
+    """
+
+    loss_sum: float = 0.0
+    num_targets: int = 0
+    num_correct: int | None = None
+
+
 class Executor:
     """One rank at work.
 
@@ -68,6 +84,7 @@ class Executor:
         actions: this rank's, in order.
         heartbeat: is told of every action done.
         reductions: what it adds up and averages with others.
+        held_out: for evaluation; None takes the validation split of the data.
         completed_steps: steps whose update is in the weights.
         updating: held while the weights change; another thread that takes it freezes them.
     """
@@ -86,6 +103,7 @@ class Executor:
     ) -> None:
         self.plan, self.rank, self.config, self.chunks = plan, rank, config, chunks
         self.transport, self.batches, self.telemetry = transport, batches, telemetry
+        self.held_out: Batches | None = None
         self.heartbeat = heartbeat or Heartbeat()
         self._order = order  # of training samples; wanted where a codec has `delta`
         self.completed_steps, self.updating = 0, threading.Lock()
@@ -100,8 +118,11 @@ class Executor:
         # By boundary, sender and receiver: what this rank's end remembers of samples.
         self.memories: dict[tuple[int, int, int], SampleMemory] = {}
         self._losses: list[Tensor] = []
+        self._correct: list[Tensor] = []
         schedule = make_schedule(plan)
         self.actions = actions = schedule.of_rank(rank)
+        last = len(plan.stages) - 1
+        self._scored = [a.micro_batch for a in actions if a.kind is Kind.FORWARD and a.stage == last]
         self._proofs = proofs_of_delivery(schedule, rank, self._num_micro_batches)
         reduces = [action for action in schedule.actions if action.kind is Kind.REDUCE]
         self.reductions = Reductions(plan, rank, chunks, transport, reduces)
@@ -156,6 +177,8 @@ class Executor:
         """Performs one optimiser step. Raises RunError when the loss is no number, RuntimeError when a peer is lost."""
         self._step, self._recording = step, keeps_spans(step)
         self.stats = stats = StepStats(start_s=time.monotonic())
+        if self.batches is not None and self.batches.packed is not None:
+            self.update.targets_per_step = max(1, self.batches.num_labels_of_step(step))
         fragment = self.plan.fragment_at(step)
         self.transport.expect(self._expected[fragment])
         advance = self.heartbeat.advance
@@ -182,24 +205,48 @@ class Executor:
         with self.updating:
             self.reductions.take_mean()
 
-    def run_validation(self) -> tuple[float, int]:
-        """Loss sum and tokens of one global batch of the validation split, forward only."""
-        self._step, self._recording = 0, False
-        self.transport.expect(self._expected_ahead)
-        for act in self._program_ahead:
-            act()
-            self.heartbeat.advance()
-        self.transport.end_step()
-        losses = torch.stack(self._losses) if self._losses else torch.zeros(0)
-        self._losses = []
-        return float(losses.sum()), self._tokens(len(losses))
+    def run_validation(self, num_batches: int = 1) -> Score:
+        """What this rank scores of the first global batches of the validation split, forward only."""
+        self._recording, score = False, Score()
+        for self._step in range(num_batches):
+            self.transport.expect(self._expected_ahead)
+            for act in self._program_ahead:
+                act()
+                self.heartbeat.advance()
+            self.transport.end_step()
+            score = self._added(score)
+        return score
+
+    def _added(self, score: Score) -> Score:
+        """With the losses of a global batch, which are taken."""
+        if not self._losses:
+            return score
+        num_labels, num_tokens = self._num_labels(self._step, "validation"), self._tokens(len(self._losses))
+        loss_sum, correct = float(torch.stack(self._losses).sum()), self._correct
+        self._losses, self._correct = [], []
+        return Score(
+            score.loss_sum + loss_sum,
+            score.num_targets + (num_tokens if num_labels is None else num_labels),
+            None if len(correct) < len(self._scored) else (score.num_correct or 0) + int(torch.stack(correct).sum()),
+        )
+
+    def _batches_of(self, split: Split) -> Batches | None:
+        return self.batches if split == "train" or self.held_out is None else self.held_out
 
     def _tokens(self, num_micro_batches: int) -> int:
         workload = self.plan.problem.workload
         return num_micro_batches * workload.micro_batch * workload.seq_len
 
+    def _num_labels(self, step: int, split: Split) -> int | None:
+        """Targets that count in the micro-batches whose losses this rank computes; None: all do."""
+        batches = self._batches_of(split)
+        if batches is None or batches.packed is None:
+            return None
+        return batches.num_labels(step, self._scored, split)
+
     def _take_loss(self) -> None:
         self.stats.num_tokens = self._tokens(len(self._losses))
+        self.stats.num_labels = self._num_labels(self._step, "train")
         self.stats.loss_sum = float(torch.stack(self._losses).sum())
         self._losses = []
         if not math.isfinite(self.stats.loss_sum):
@@ -252,6 +299,9 @@ class Executor:
             x = None if chunk.model.is_first else self._tensors.pop(source)
             if training:
                 y = chunk.runner.forward(m, x, batch, RngKey(self.config.seed, self._step, m))
+            elif chunk.model.is_last:
+                y, correct = chunk.runner.score(x, batch)
+                self._correct += [] if correct is None else [correct]
             else:
                 y = chunk.runner.evaluate(x, batch)
             if chunk.model.is_last:
@@ -265,13 +315,15 @@ class Executor:
         return act
 
     def draw(self, chunk: Chunk, m: int, *, training: bool = True) -> Batch | None:
-        """Inputs and labels of a micro-batch, where the chunk reads them."""
-        if not chunk.model.needs_batch:
+        """What the chunk reads of a micro-batch, if it reads anything."""
+        model, reads = chunk.model, set(chunk.model.reads)
+        batches = self._batches_of("train" if training else "validation")
+        if batches is not None and batches.packed is not None and model.stage_ops.parts_documents:
+            reads.add("documents")
+        if not reads:
             return None
-        assert self.batches is not None
-        model = chunk.model
-        inputs, labels = self.batches.draw(self._step, m, "train" if training else "validation", reads=model.reads)
-        return inputs.to(model.device, non_blocking=True), labels.to(model.device, non_blocking=True)
+        assert batches is not None
+        return batches.draw(self._step, m, "train" if training else "validation", reads=reads).to(model.device)
 
     def _backward(self, action: Action) -> Callable[[], None]:
         chunk, m = self.chunk_of(action.stage), action.micro_batch

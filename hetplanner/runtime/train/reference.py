@@ -39,10 +39,11 @@ def train_reference(workload: Workload, config: TrainConfig) -> tuple[StageModel
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=False)
         loss_sum = 0.0
+        num_targets = workload.tokens_per_step if batches.packed is None else max(1, batches.num_labels_of_step(step))
         for m in range(workload.num_micro_batches):
             with autocast(workload.dtype):
                 loss = model.forward(None, batches.draw(step, m), RngKey(config.seed, step, m))
-            scaler.scale(loss / workload.tokens_per_step).backward()
+            scaler.scale(loss / num_targets).backward()
             loss_sum += float(loss.detach())
         for optimizer in optimizers:
             scaler.unscale_(optimizer)
@@ -53,7 +54,7 @@ def train_reference(workload: Workload, config: TrainConfig) -> tuple[StageModel
                 group["lr"] = config.learning_rate_at(step)
             scaler.step(optimizer)
         scaler.update()
-        losses.append(loss_sum / workload.tokens_per_step)
+        losses.append(loss_sum / num_targets)
     return model, losses
 
 

@@ -26,6 +26,7 @@ class Update:
 
     Attributes:
         expected: the messages it takes, in order.
+        targets_per_step: over so many the mean loss is; where some targets do not count, each step has its own number.
         grad_square: this rank's share of the squared norm of the last step's mean gradient, before clipping.
         scale: of the loss, in float16 only.
         overflowed: whether the step that was last agreed on left gradients that are no numbers (float16 only); all
@@ -37,7 +38,7 @@ class Update:
     ) -> None:
         self.rank, self.config, self.chunks, self.transport = rank, config, chunks, transport
         self.grad_square = 0.0
-        self.tokens_per_step = plan.problem.workload.tokens_per_step
+        self.targets_per_step = plan.problem.workload.tokens_per_step
         together = self._part_of(plan)
         self.peers = sorted({plan.rank_at(*place) for place in together} - {rank})
         self._copies = Counter(s for s, _ in together) if plan.is_local else None
@@ -81,7 +82,7 @@ class Update:
         """What a micro-batch's sum of losses is multiplied by before it goes backward; None for 1."""
         if not self.scale:
             return None
-        return torch.tensor(self.scale.value / self.tokens_per_step, device=self.chunks[-1].model.device)
+        return torch.tensor(self.scale.value / self.targets_per_step, device=self.chunks[-1].model.device)
 
     def agree(self) -> float | None:
         """Makes the mean gradient, clipped, of what reductions have left; returns its norm if that is known."""
@@ -109,7 +110,7 @@ class Update:
 
     def average_gradients(self) -> None:
         """Sums over tokens become means: boundaries and reductions carried sums, one division is left to do."""
-        self._multiply(1.0 / (self.scale.value if self.scale else self.tokens_per_step))
+        self._multiply(1.0 / (self.scale.value if self.scale else self.targets_per_step))
         for gradient, portion in self._portions:
             gradient.div_(portion)
 

@@ -211,7 +211,7 @@ class StageEngine:
         x = self._decoded(parts[0], self.stage) if self.stage else None
         inputs = self._tokens(parts[0], "inputs") if not self.stage else torch.empty(0)
         labels = self._tokens(parts[1], "labels") if self.model.is_last else torch.empty(0)
-        batch: Batch | None = (inputs, labels) if self.model.needs_batch else None
+        batch = Batch(inputs, labels) if self.model.needs_batch else None
         self._numbers += 1
         number, draw = self._numbers, RngKey(spec.train.seed, step, micro_batch)
         output = self._paced(FORWARD_SHARE, lambda: self._runner.forward(number, x, batch, draw))
@@ -274,7 +274,7 @@ class StageEngine:
         for number in range(5):
             began_s = time.monotonic()
             key = RngKey(spec.train.seed, 0, number)
-            output = self._runner.forward(number, x if stage else None, (tokens, tokens), key)
+            output = self._runner.forward(number, x if stage else None, Batch(tokens, tokens), key)
             self._runner.backward(number, None if self.model.is_last else torch.ones_like(output))
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)  # kernels are only begun above

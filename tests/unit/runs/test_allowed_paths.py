@@ -69,7 +69,7 @@ def test_what_is_not_offered_is_refused(home, name):
 
 @pytest.mark.parametrize("config", [TrainConfig(data="/etc/passwd"), TrainConfig(resume="/tmp")])
 def test_a_choice_beside_a_path_is_refused(home, config):
-    with pytest.raises(InvalidInput, match="data, resume, init_from, adapter and copy_to are paths"):
+    with pytest.raises(InvalidInput, match="data, eval_data, resume, init_from, adapter and copy_to are paths"):
         settle(Choice(), config, home)
 
 

@@ -1,4 +1,5 @@
 import json
+import math
 import subprocess
 import sys
 
@@ -194,6 +195,9 @@ def test_validation_is_joined_over_ranks(run_dir):
     for rank, tokens in ((2, 10), (3, 30)):
         write(run_dir, rank, {"type": "validation", "step": 4, "loss_sum": 2.0 * tokens, "num_tokens": tokens})
     assert RunReader(run_dir).read_all().validation_losses() == [(4, 2.0)]
+    (found,) = RunReader(run_dir).read_all().evaluations()
+    assert found.perplexity == pytest.approx(math.exp(2.0))
+    assert found.accuracy is None, "telemetry of an earlier version does not tell"
 
 
 def test_phases_of_starting(run_dir):

@@ -73,7 +73,10 @@ class StoredRun:
                     },
                 )
                 if is_last and step % 3 == 2:
-                    self._write(rank, {"type": "validation", "step": step, "loss_sum": 6.4 * step, "num_tokens": 2})
+                    correct = {"num_correct": step % 2} if step % 4 else {}
+                    self._write(
+                        rank, {"type": "validation", "step": step, "loss_sum": 6.4 * step, "num_tokens": 2} | correct
+                    )
         self.steps += count
         return self
 
@@ -114,12 +117,14 @@ def held(stored, name):
 def told(stored):
     """What the run's telemetry says of its steps, as `runs report` and `runs export` read it."""
     run = open_run(stored.path).read_all()
-    validation, found, sent = dict(run.validation_losses()), {}, 0
+    validation, found, sent = {one.step: one.to_data() for one in run.evaluations()}, {}, 0
     for s in run.steps():
         sent += s.boundary_bytes + s.reduce_bytes
         values = {
             "loss": s.loss,
-            "validation_loss": validation.get(s.step),
+            "validation_loss": validation.get(s.step, {}).get("loss"),
+            "validation_perplexity": validation.get(s.step, {}).get("perplexity"),
+            "validation_accuracy": validation.get(s.step, {}).get("accuracy"),
             "learning_rate": 1e-3 * min(1, (s.step + 1) / 4),
             "grad_norm": s.grad_norm,
             "step_seconds": s.step_s,

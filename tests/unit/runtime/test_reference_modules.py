@@ -41,7 +41,7 @@ def train_module(module: nn.Module, workload: Workload, config: TrainConfig) -> 
     for step in range(config.steps):
         total = 0.0
         for m in range(workload.num_micro_batches):
-            inputs, labels = batches.draw(step, m)
+            inputs, labels, _ = batches.draw(step, m)
             loss = F.cross_entropy(logits_of(module, inputs).flatten(0, -2), labels.flatten(), reduction="sum")
             (loss / workload.tokens_per_step).backward()
             total += loss.item()

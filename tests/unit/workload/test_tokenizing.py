@@ -9,9 +9,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from typer.testing import CliRunner
 
 from hetplanner.cli.app import app
-from hetplanner.data import tokenizing
 from hetplanner.data.registry import is_bytes, open_data
-from hetplanner.data.tokenizing import write_tokens
+from hetplanner.data.tokenizing import writing
+from hetplanner.data.tokenizing.writing import write_tokens
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs import resuming
@@ -57,7 +57,7 @@ def test_the_ids_are_those_of_transformers(model, tmp_path):
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(model / "tokenizer.json")).encode(TEXT)
     assert ids_in(tmp_path / "out" / "train.bin") == [*theirs, 0]
     assert written.tokens == {"train.bin": len(theirs) + 1}
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["train.bin", "train.json"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["train.bin", "train.documents", "train.json"]
     workload = preset("tiny-gpt").replace(transformer=preset("tiny-gpt").transformer.replace(vocab=written.vocab))
     assert open_data(str(tmp_path / "out"), workload).num_samples("train") > 10
     with pytest.raises(InvalidInput, match="vocab must be at most the 256"):
@@ -78,7 +78,7 @@ def test_what_a_tokenizer_cuts_and_fills_up_for_batches_is_left_whole(model, tmp
 
 
 def test_a_long_text_is_cut_where_lines_end(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(tokenizing, "PIECE_CHARACTERS", 500)
+    monkeypatch.setattr(writing, "PIECE_CHARACTERS", 500)
     (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8", newline="")
     said = []
     written = write_tokens(tmp_path / "a.txt", model, tmp_path / "out", lambda w: said.append(sum(w.tokens.values())))

@@ -1,0 +1,216 @@
+"""Documents of tokens, packed to the sequence length: no target and no attention goes from one to the next.
+
+Texts are cut where a sequence is full, and go on in the next one. Conversations (documents with marked answers) stay
+whole: a sequence takes as many as fit, in their order, and its rest is padding; only one that is longer than a sequence
+is cut. Everything is mapped; what is computed at opening are numbers per document.
+
+Shape legend: B samples of a micro-batch, T tokens, D documents, S samples.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hetplanner.data.interface import Split
+from hetplanner.data.need import TokenNeed
+from hetplanner.data.windows import CHUNK_TOKENS, ArrayStream, Windows, check_ids, check_stream, split_windows
+from hetplanner.errors import InvalidInput
+
+IGNORED = -100
+"""The label of a token whose target does not count, as `torch.nn.functional.cross_entropy` has it."""
+PADDING = 0
+"""The id that fills a sequence up; no token of a document sees it, and it has no target."""
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The documents of one split.
+
+    Attributes:
+        ids: tokens [N] (any integers), those of one document after those of another.
+        start_D: where each begins, and behind the last where a next one would (int64 [D + 1], rising).
+        answers: which tokens are to be learnt (uint8 [N], 0 for no); None for all.
+        length: tokens of a sequence, T.
+    """
+
+    ids: np.ndarray
+    start_D: np.ndarray
+    answers: np.ndarray | None
+    length: int
+
+    @property
+    def num_tokens(self) -> int:
+        """How many."""
+        return int(self.start_D[-1] - self.start_D[0])
+
+    @property
+    def num_documents(self) -> int:
+        """How many."""
+        return len(self.start_D) - 1
+
+    @property
+    def num_samples(self) -> int:
+        """Sequences."""
+        return len(self.first_S) - 1
+
+    def part(self, first: int, end: int) -> "Documents":
+        """Documents `first` .. `end`."""
+        return Documents(self.ids, self.start_D[first : end + 1], self.answers, self.length)
+
+    @cached_property
+    def first_S(self) -> np.ndarray:
+        """Where each sequence begins, and behind the last where a next one would (int64 [S + 1])."""
+        if self.answers is not None:
+            return _whole_documents(np.asarray(self.start_D), self.length)
+        begin, end = int(self.start_D[0]), int(self.start_D[-1])
+        return np.append(np.arange(begin, end, self.length, dtype=np.int64), end)
+
+    def inputs(self, ids_B: np.ndarray) -> np.ndarray:
+        """Tokens [B, T], filled up with PADDING."""
+        out_BT = np.full((len(ids_B), self.length), PADDING, dtype=np.int64)
+        for row_T, i in zip(out_BT, ids_B, strict=True):
+            first, end = int(self.first_S[i]), int(self.first_S[i + 1])
+            row_T[: end - first] = self.ids[first:end]
+        return out_BT
+
+    def labels(self, ids_B: np.ndarray) -> np.ndarray:
+        """Targets [B, T]: the next token, IGNORED behind a document's last one and where it is not to be learnt."""
+        out_BT = np.full((len(ids_B), self.length), IGNORED, dtype=np.int64)
+        for row_T, i in zip(out_BT, ids_B, strict=True):
+            first, end = int(self.first_S[i]), int(self.first_S[i + 1])
+            following = np.asarray(self.ids[first + 1 : end + 1]).astype(np.int64)
+            if self.answers is not None:
+                following = np.where(self.answers[first + 1 : end + 1], following, IGNORED)
+            row_T[: len(following)] = following
+            row_T[self._ends(first, end) - 1 - first] = IGNORED
+        return out_BT
+
+    def documents(self, ids_B: np.ndarray) -> np.ndarray:
+        """Which document of its sequence each token is of [B, T], from 0; padding is one of its own."""
+        out_BT = np.zeros((len(ids_B), self.length), dtype=np.int64)
+        for row_T, i in zip(out_BT, ids_B, strict=True):
+            first, end = int(self.first_S[i]), int(self.first_S[i + 1])
+            begins = self._ends(first, end) - first  # a document begins where the one before it ends
+            np.add.at(row_T, begins[begins < self.length], 1)
+            np.cumsum(row_T, out=row_T)
+        return out_BT
+
+    def num_labels(self, ids_B: np.ndarray) -> int:
+        """Targets that count in these samples; as `labels` has them, without reading tokens."""
+        first_B, end_B = self.first_S[ids_B], self.first_S[ids_B + 1]
+        if self.answers is None:
+            ends_B = np.searchsorted(self.start_D, end_B, side="right")
+            return int((end_B - first_B - (ends_B - np.searchsorted(self.start_D, first_B, side="right"))).sum())
+        count = 0
+        for first, end in zip(first_B.tolist(), end_B.tolist(), strict=True):
+            ends = self._ends(first, end)
+            count += int(np.count_nonzero(self.answers[first + 1 : end + 1]))
+            count -= int(np.count_nonzero(self.answers[ends[ends < len(self.answers)]]))
+        return count
+
+    def check(self, need: TokenNeed, name: str) -> None:
+        """Looks at ids, and for answers. Raises InvalidInput."""
+        check_stream(self.ids, need, name)
+        if self.answers is None:
+            return
+        begin, end = int(self.start_D[0]), int(self.start_D[-1])
+        chunks = (self.answers[first : min(end, first + CHUNK_TOKENS)] for first in range(begin, end, CHUNK_TOKENS))
+        if not any(chunk.any() for chunk in chunks):
+            raise InvalidInput(f"data: {name} marks no token as an answer, so there is nothing to learn; tokenize anew")
+
+    def _ends(self, first: int, end: int) -> np.ndarray:
+        """The document ends in first + 1 .. end."""
+        a, b = np.searchsorted(self.start_D, (first, end), side="right")
+        return np.asarray(self.start_D[a:b])
+
+
+def _whole_documents(start_D: np.ndarray, length: int) -> np.ndarray:
+    """Sequences of whole documents: where each begins, and behind the last where a next one would."""
+    length_D = np.diff(start_D)
+    if int(length_D.max(initial=0)) > length:  # cut those
+        pieces_D = -(-length_D // length)
+        number = np.arange(int(pieces_D.sum())) - np.repeat(np.cumsum(pieces_D) - pieces_D, pieces_D)
+        start_D = np.append(np.repeat(start_D[:-1], pieces_D) + number * length, start_D[-1])
+    # By document, which one no longer fits into a sequence that begins with it.
+    next_D = (np.searchsorted(start_D, start_D[:-1] + length, side="right") - 1).tolist()
+    chosen, d = [], 0
+    while d < len(next_D):
+        chosen.append(d)
+        d = next_D[d]
+    return np.append(start_D[chosen], start_D[-1])
+
+
+@dataclass(frozen=True)
+class PackedDocuments:
+    """Documents of both splits; a `Source`."""
+
+    name: str
+    need: TokenNeed
+    train: Documents
+    validation: Documents
+
+    def num_samples(self, split: Split) -> int:
+        """Sequences of a split."""
+        return self.of(split).num_samples
+
+    def inputs(self, split: Split, ids_B: np.ndarray) -> np.ndarray:
+        """Tokens [B, T]. Raises InvalidInput: an id that the model does not know."""
+        ids_BT = self.of(split).inputs(ids_B)
+        check_ids(ids_BT, self.need, self.name)
+        return ids_BT
+
+    def labels(self, split: Split, ids_B: np.ndarray) -> np.ndarray:
+        """Targets [B, T], IGNORED where none counts. Raises InvalidInput: an id that the model does not know."""
+        labels_BT = self.of(split).labels(ids_B)
+        check_ids(np.where(labels_BT == IGNORED, PADDING, labels_BT), self.need, self.name)
+        return labels_BT
+
+    def documents(self, split: Split, ids_B: np.ndarray) -> np.ndarray:
+        """Which document of its sequence each token is of [B, T]."""
+        return self.of(split).documents(ids_B)
+
+    def num_labels(self, split: Split, ids_B: np.ndarray) -> int:
+        """Targets that count in these samples."""
+        return self.of(split).num_labels(ids_B)
+
+    def check(self) -> None:
+        """Compares ids with the vocabulary, and looks for something to learn. Raises InvalidInput."""
+        for documents in (self.train, self.validation):
+            documents.check(self.need, self.name)
+
+    def of(self, split: Split) -> Documents:
+        """The documents of a split."""
+        return self.train if split == "train" else self.validation
+
+    def unpacked(self, why: str) -> Windows:
+        """The same tokens as one long text, for what knows no documents.
+
+        Args:
+            why: that tokens cannot be left out, and what to do, for the message.
+
+        Raises:
+            InvalidInput: answers are marked.
+        """
+        if self.train.answers is not None:
+            raise InvalidInput(f"data: {self.name} marks answers, which alone are to be learnt, but {why}")
+        validation = None if self.validation.ids is self.train.ids else ArrayStream(self.validation.ids)
+        return split_windows(self.name, self.need, ArrayStream(self.train.ids), validation)
+
+
+def split_documents(name: str, need: TokenNeed, train: Documents, validation: Documents | None) -> PackedDocuments:
+    """Both splits; without documents for validation the last tenth of `train` is it.
+
+    A single document is trained on and validated on.
+
+    Raises:
+        InvalidInput: there are no tokens.
+    """
+    if train.num_tokens < 2:
+        raise InvalidInput(f"data: {name} holds {train.num_tokens} tokens to train on; add documents")
+    if validation is None or validation.num_tokens < 2:
+        end = train.num_documents
+        held_out = max(1, end // 10)
+        cut = end - held_out if end > 1 else end
+        train, validation = train.part(0, cut), train.part(end - held_out, end)
+    return PackedDocuments(name, need, train, validation)
