@@ -120,7 +120,6 @@ def train(
     if dry_run:
         _print_request(request, need, as_json)
         return
-
     request.command_here()  # refuses what can only be pasted
     _print_warnings(request, need if launcher == "local" else need_of_head(need))
     start = partial(AgentClient().start, plan, config, out, launcher=launcher, hosts=where)
