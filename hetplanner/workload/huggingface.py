@@ -13,10 +13,8 @@ from hetplanner.dtypes import DTYPE_BYTES
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
 from hetplanner.schema import checked, one_line, parse_json, read_text
-from hetplanner.workload.fine_tuning import Adapters
-from hetplanner.workload.optimizers import OptimizerName
 from hetplanner.workload.presets import with_overrides
-from hetplanner.workload.transformer import BoundaryLayers, TransformerConfig
+from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 
 MAX_CONFIG_BYTES = 2**20
@@ -147,16 +145,7 @@ def workload_from_config(
     source: str | os.PathLike[str] | Mapping[str, Any],
     *,
     layers: int | None = None,
-    global_batch: int | None = None,
-    micro_batch: int | None = None,
-    seq_len: int | None = None,
-    dtype: str | None = None,
-    recompute: bool | None = None,
-    boundary_layers: BoundaryLayers | str | None = None,
-    shared_layers: int | None = None,
-    optimizer: OptimizerName | None = None,
-    adapters: Adapters | str | None = None,
-    freeze_layers: int | None = None,
+    **overrides: Any,
 ) -> Workload:
     """A workload of the model that a Hugging Face `config.json` describes.
 
@@ -165,8 +154,8 @@ def workload_from_config(
 
     Args:
         source: path of the file or of its folder, or its content.
-        layers, global_batch, micro_batch, seq_len, dtype, recompute, boundary_layers, shared_layers, optimizer,
-            adapters, freeze_layers: as for `preset`.
+        layers: number of transformer layers.
+        **overrides: as for `preset`.
 
     Raises:
         InvalidInput: not a config, another `model_type`, a missing field, or a variant that is not ours.
@@ -193,16 +182,7 @@ def workload_from_config(
         },
         place,
         layers=layers,
-        global_batch=global_batch,
-        micro_batch=micro_batch,
-        seq_len=seq_len,
-        dtype=dtype,
-        recompute=recompute,
-        boundary_layers=boundary_layers,
-        shared_layers=shared_layers,
-        optimizer=optimizer,
-        adapters=adapters,
-        freeze_layers=freeze_layers,
+        **overrides,
     )
 
 

@@ -144,6 +144,11 @@ def preset(
     }
     if name in CAPTURED_PRESETS:
         return changed_workload(_captured(name), name, layers=layers, **overrides)
+    return with_overrides(_fields_of(name), name, layers=layers, **overrides)
+
+
+def _fields_of(name: str) -> dict[str, Any]:
+    """Fields of a transformer's workload, by its name. Raises InvalidInput."""
     found = _PRESETS.get(name)
     if found is None:
         near = difflib.get_close_matches(name, preset_names(), n=3, cutoff=0.4)
@@ -152,7 +157,7 @@ def preset(
             f"model: unknown preset {name!r:.60}; {hint} (see: hetplanner workload presets);"
             " or give the path of a config.json or workload file"
         )
-    fields = {
+    return {
         "name": name,
         "transformer": found.config,
         "seq_len": found.seq_len,
@@ -160,7 +165,6 @@ def preset(
         "micro_batch": found.micro_batch,
         "dtype": found.dtype,
     }
-    return with_overrides(fields, name, layers=layers, **overrides)
 
 
 def changed_workload(workload: Workload, place: str, *, layers: int | None = None, **overrides: Any) -> Workload:

@@ -94,6 +94,11 @@ def price_of(sender, receiver):
     return LISTED.get((sender.region, receiver.region), prices[0])
 
 
+def trained(op):
+    """Weights of an op that have gradients."""
+    return op.num_params if op.num_trained is None else op.num_trained
+
+
 def dollars(plan, step_s, unpriced=None):
     """Device hours and egress of one step, message by message; bytes without a price go into `unpriced`, by site."""
     problem = plan.problem
@@ -121,7 +126,9 @@ def dollars(plan, step_s, unpriced=None):
         path = [plan.stages[s].replicas[r][0] for s, r in enumerate(route.replicas)]
         for s, (x, y) in enumerate(itertools.pairwise(path)):
             elements = ops[plan.stages[s].end_op - 1].output_bytes // 4 * problem.workload.micro_batch
-            for source, target, role in ((x, y, "activation"), (y, x, "gradient")):
+            # No gradient goes back to ops of which none is trained.
+            is_trained = any(trained(op) for op in ops[: plan.stages[s].end_op])
+            for source, target, role in ((x, y, "activation"), (y, x, "gradient"))[: 1 + is_trained]:
                 codec = rules.get((source, target, role), Codec(name="none"))
                 egress += paid(source, target, wire_bytes(codec, elements, 4) * route.micro_batches)
     stage_of = [s for s, stage in enumerate(plan.stages) for _ in range(stage.first_op, stage.end_op)]
@@ -130,10 +137,10 @@ def dollars(plan, step_s, unpriced=None):
     torn = {}
     for i, op in enumerate(ops):
         if op.tied is None:
-            buckets[stage_of[i]][0] += op.num_params
+            buckets[stage_of[i]][0] += trained(op)
         elif stage_of[i] != stage_of[index[op.tied]]:
             first = stage_of[index[op.tied]]
-            torn.setdefault(op.tied, (op.num_params, {first: None}))[1][stage_of[i]] = None
+            torn.setdefault(op.tied, (trained(op), {first: None}))[1][stage_of[i]] = None
     for elements, users in torn.values():
         first = next(iter(users))
         buckets[first][0] -= elements

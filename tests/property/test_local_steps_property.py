@@ -155,7 +155,7 @@ def test_more_than_allowed_is_refused_and_the_note_says_what_is_not_modelled() -
 def test_anchor_and_momentum_are_held_where_there_are_replicas() -> None:
     plan = chain_plan([4, 4], [9])
     tables = CostTables(plan.problem)
-    params = [tables.stage_params(stage.first_op, stage.end_op) for stage in plan.stages]
+    params = [tables.stage_trained(stage.first_op, stage.end_op) for stage in plan.stages]
     with_outer, mean = local(plan, 4), local(plan, 4).replace(outer=None)
     for changed, each in ((with_outer, 8), (mean, 4)):
         more = np.array(peak_bytes(changed, tables)) - np.array(peak_bytes(plan, tables))

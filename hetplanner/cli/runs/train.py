@@ -144,7 +144,6 @@ def _begin(
     if dry_run:
         _print_request(request, need, as_json)
         return
-
     request.command_here()  # refuses what can only be pasted
     _print_warnings(request, need if launcher == "local" else need_of_head(need))
     start = partial(AgentClient().start, plan, config, out, launcher=launcher, hosts=where)
