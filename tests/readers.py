@@ -94,6 +94,7 @@ from hetplanner.weights.check import check_weights
 from hetplanner.weights.names import parts_of
 from hetplanner.workload.files import load_workload_file, save_workload
 from hetplanner.workload.huggingface import workload_from_config
+from hetplanner.workload.kept_captures import load_kept, packed
 from hetplanner.workload.load import load_workload
 
 Files = dict[str, bytes]
@@ -361,6 +362,12 @@ MODELS = (
         lambda folder: save_workload(image_workload(), folder / "model.json"),
         lambda folder: load_workload(str(folder / "model.json")).graph,
         ("workload.load.load_workload",),
+    ),
+    Reader(
+        "kept capture",
+        lambda folder: (folder / "kept.json.gz").write_bytes(packed(image_workload())),
+        lambda folder: load_kept(folder / "kept.json.gz").graph,
+        ("workload.kept_captures.load_kept",),
     ),
     Reader("config of GPT-2", _config(GPT2), _read_config, ("workload.huggingface.workload_from_config",)),
     Reader("config of Llama", _config(LLAMA), _read_config),

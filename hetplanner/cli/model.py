@@ -62,6 +62,9 @@ CaptureTimeout = Annotated[
     float | None,
     typer.Option("--capture-timeout", metavar="SECONDS", min=1.0, help="Give a capture up after so long (120)."),
 ]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Capture the config again although the same was captured before and kept.")
+]
 
 
 def chosen_workload(
@@ -70,6 +73,7 @@ def chosen_workload(
     *,
     micro_batch: int | None,
     global_batch: int | None,
+    fresh: bool = False,
     capture_timeout: float | None = None,
     **overrides: Any,
 ) -> "Workload":
@@ -92,8 +96,10 @@ def chosen_workload(
         model,
         micro_batch=micro_batch,
         global_batch=global_batch,
+        fresh=fresh,
         capture_timeout_s=timeout_s,
         on_progress=show,
+        on_kept=say_kept,
         **overrides,
     )
 
@@ -109,6 +115,11 @@ def capture_progress() -> "OnProgress":
             notices.print(f"capturing, {spent_s:.0f} s: {doing} (Ctrl-C ends it)")
 
     return show
+
+
+def say_kept() -> None:
+    """Tells on stderr that nothing was captured now."""
+    notices.print("kept from an earlier capture (workload capture --fresh makes it anew)")
 
 
 @app.command()
@@ -226,6 +237,7 @@ def capture(
     micro_batch: MicroBatch = None,
     global_batch: GlobalBatch = None,
     seq_len: SeqLen = None,
+    fresh: Fresh = False,
     capture_timeout: CaptureTimeout = None,
     as_json: AsJson = False,
 ) -> None:
@@ -242,6 +254,8 @@ def capture(
         raise InvalidInput(f"exactly one of CONFIG and --model-code must be given, got {given}")
     timeout_s, show = capture_timeout or CAPTURE_TIMEOUT_S, capture_progress()
     if model_code is not None:
+        if fresh:
+            raise InvalidInput("--fresh: belongs to a config; what --model-code names is captured every time")
         if seq_len is not None:
             raise InvalidInput("--seq-len: must come from the factory's example inputs; change them there")
         workload = capture_model_code(
@@ -254,8 +268,10 @@ def capture(
             micro_batch=micro_batch,
             global_batch=global_batch,
             seq_len=seq_len,
+            fresh=fresh,
             timeout_s=timeout_s,
             on_progress=show,
+            on_kept=say_kept,
         )
     save_workload(workload, out)
     if as_json:

@@ -22,6 +22,7 @@ from hetplanner.errors import InvalidInput, RunError
 from hetplanner.reading import reader
 from hetplanner.schema import one_line, parse_json, read_text
 from hetplanner.workload.files import load_workload_file
+from hetplanner.workload.kept_captures import digest_of, keep_capture, kept_capture
 from hetplanner.workload.workload import Workload
 
 MAX_CONFIG_BYTES = 2**20
@@ -76,8 +77,10 @@ def capture_config(
     micro_batch: int | None = None,
     global_batch: int | None = None,
     seq_len: int | None = None,
+    fresh: bool = False,
     timeout_s: float = CAPTURE_TIMEOUT_S,
     on_progress: OnProgress | None = None,
+    on_kept: Callable[[], object] | None = None,
 ) -> Workload:
     """The workload of any causal language model or image classifier that transformers knows, from its `config.json`.
 
@@ -86,7 +89,9 @@ def capture_config(
         micro_batch: samples in a micro-batch; 1 if not given.
         global_batch: samples in a step.
         seq_len: tokens in a sequence; the model's longest but at most 1024 if not given.
+        fresh: capture it although the same was captured before and kept: see :mod:`hetplanner.workload.kept_captures`.
         timeout_s, on_progress: as for `capture_model_code`.
+        on_kept: called if the capture is a kept one.
 
     Raises:
         InvalidInput: no config, transformers is missing, an unknown model, one of more than MAX_LAYERS layers, one
@@ -108,7 +113,15 @@ def capture_config(
         "global_batch": global_batch,
         "seq_len": seq_len,
     }
-    return _captured(request, place, timeout_s, on_progress)
+    digest = digest_of(request)
+    kept = None if fresh else kept_capture(digest)
+    if kept is None:
+        captured = _captured(request, place, timeout_s, on_progress)
+        keep_capture(digest, captured)
+        return captured
+    if on_kept is not None:
+        on_kept()
+    return kept
 
 
 def _refuse_deep(fields: Mapping[str, Any], place: str) -> None:
