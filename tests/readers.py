@@ -92,6 +92,7 @@ from hetplanner.swarm.launch.saved_on_hosts import SAVED_FILE, saved_on_hosts, s
 from hetplanner.swarm.spec import read_spec, spec_of
 from hetplanner.weights.check import check_weights
 from hetplanner.weights.names import parts_of
+from hetplanner.workload.capturing import mask_of_tokenizer
 from hetplanner.workload.files import load_workload_file, save_workload
 from hetplanner.workload.huggingface import workload_from_config
 from hetplanner.workload.kept_captures import load_kept, packed
@@ -339,6 +340,14 @@ MODELS = (
         _make_tokenizer,
         _read_tokenizer,
         ("data.tokenizing.load_tokenizer", "data.tokenizing._end_of_text"),
+    ),
+    Reader(
+        "mask of a tokenizer",
+        lambda folder: (folder / "tokenizer.json").write_text(
+            '{"added_tokens": [{"id": 3, "content": "[CLS]"}, {"id": 7, "content": "[MASK]"}]}'
+        ),
+        lambda folder: mask_of_tokenizer(folder / "tokenizer.json"),
+        ("workload.capturing.mask_of_tokenizer",),
     ),
     Reader(
         "model folder",

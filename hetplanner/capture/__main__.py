@@ -46,9 +46,15 @@ def _captured(request: dict[str, Any]) -> Workload:
         factory, name = _factory(target), target.partition(":")[2]
         return capture_workload(factory, name, provenance=_code_provenance(target, factory), **sizes)
     factory = config_factory(
-        request["config"], request["place"], micro_batch=request["micro_batch"] or 1, seq_len=request["seq_len"]
+        request["config"],
+        request["place"],
+        micro_batch=request["micro_batch"] or 1,
+        seq_len=request["seq_len"],
+        mask_token=request["mask_token"],
+        tokenizer=Path(request["tokenizer"]) if "tokenizer" in request else None,
     )
-    captured = capture_workload(factory, request["name"], provenance=_config_provenance(request), **sizes)
+    provenance = _config_provenance(request)
+    captured = capture_workload(factory, request["name"], provenance=provenance, task=factory.task, **sizes)
     return captured.replace(huggingface=known_to_transformers(factory, request["config"], captured))
 
 

@@ -62,6 +62,14 @@ CaptureTimeout = Annotated[
     float | None,
     typer.Option("--capture-timeout", metavar="SECONDS", min=1.0, help="Give a capture up after so long (120)."),
 ]
+MaskToken = Annotated[
+    int | None,
+    typer.Option(
+        "--mask-token",
+        metavar="ID",
+        help="What hides a token from a bidirectional model; default: as its tokenizer.json beside the config has it.",
+    ),
+]
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Capture the config again although the same was captured before and kept.")
 ]
@@ -237,6 +245,7 @@ def capture(
     micro_batch: MicroBatch = None,
     global_batch: GlobalBatch = None,
     seq_len: SeqLen = None,
+    mask_token: MaskToken = None,
     fresh: Fresh = False,
     capture_timeout: CaptureTimeout = None,
     as_json: AsJson = False,
@@ -254,6 +263,8 @@ def capture(
         raise InvalidInput(f"exactly one of CONFIG and --model-code must be given, got {given}")
     timeout_s, show = capture_timeout or CAPTURE_TIMEOUT_S, capture_progress()
     if model_code is not None:
+        if mask_token is not None:
+            raise InvalidInput("--mask-token: belongs to a config, not to --model-code")
         if fresh:
             raise InvalidInput("--fresh: belongs to a config; what --model-code names is captured every time")
         if seq_len is not None:
@@ -268,6 +279,7 @@ def capture(
             micro_batch=micro_batch,
             global_batch=global_batch,
             seq_len=seq_len,
+            mask_token=mask_token,
             fresh=fresh,
             timeout_s=timeout_s,
             on_progress=show,

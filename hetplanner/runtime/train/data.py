@@ -14,7 +14,10 @@ from torch import Tensor
 from hetplanner.data.interface import Source, Split
 from hetplanner.data.order import SampleOrder
 from hetplanner.data.registry import open_data
+from hetplanner.data.tasks import inputs_and_labels
 from hetplanner.plan.train import TrainConfig
+from hetplanner.workload.program import Program
+from hetplanner.workload.task import Continuation, HiddenTokens
 from hetplanner.workload.workload import Workload
 
 VALIDATION_SEED = 0
@@ -34,12 +37,14 @@ class Batches:
         seed: of the order.
         micro_batch: samples in one.
         num_micro_batches: micro-batches of a step over all replicas.
+        program: of a captured model; its task makes inputs and labels of token windows.
     """
 
     source: Source
     seed: int
     micro_batch: int
     num_micro_batches: int
+    program: Program | None = None
 
     def draw(
         self, step: int, micro_batch: int, split: Split = "train", *, reads: Container[str] = ("inputs", "labels")
@@ -52,9 +57,19 @@ class Batches:
             reads: what is needed of the two; the other is empty, and no file is touched for it.
         """
         ids_B = self.sample_ids(step, micro_batch, split)
+        if self.program is not None and self.program.task is not None:
+            return self._posed(self.program.task, self.program.num_targets, split, step, ids_B)
         inputs = torch.from_numpy(self.source.inputs(split, ids_B)) if "inputs" in reads else torch.empty(0)
         labels = torch.from_numpy(self.source.labels(split, ids_B)) if "labels" in reads else torch.empty(0)
         return inputs, labels
+
+    def _posed(
+        self, task: HiddenTokens | Continuation, num_targets: int, split: Split, step: int, ids_B: np.ndarray
+    ) -> tuple[Tensor, Tensor]:
+        seed = self.seed if split == "train" else VALIDATION_SEED
+        window = self.source.inputs(split, ids_B)
+        made = inputs_and_labels(task, window, num_targets=num_targets, seed=seed, step=step, ids_B=ids_B)
+        return torch.from_numpy(made[0]), torch.from_numpy(made[1])
 
     def sample_ids(self, step: int, micro_batch: int, split: Split = "train") -> np.ndarray:
         """Which samples these are [B] (int64): one id is one sample for ever, and returns once an epoch."""
@@ -83,4 +98,4 @@ class Batches:
 def open_batches(config: TrainConfig, workload: Workload) -> Batches:
     """The micro-batches of a run. Raises InvalidInput when its data does not fit the workload."""
     source = open_data(config.data, workload)
-    return Batches(source, config.seed, workload.micro_batch, workload.num_micro_batches)
+    return Batches(source, config.seed, workload.micro_batch, workload.num_micro_batches, workload.program)
