@@ -104,7 +104,7 @@ def config_factory(
             f"{place}: capturing a Hugging Face config needs transformers; install it: pip install 'hetplanner[hf]'"
         ) from None
     config = _config_of(transformers, fields, place)
-    autos = {
+    autos: dict[str, Any] = {
         "image classifier": transformers.AutoModelForImageClassification,
         "encoder-decoder": transformers.AutoModelForSeq2SeqLM,
         "causal": transformers.AutoModelForCausalLM,
