@@ -315,7 +315,8 @@ def _is_trainable(workload: "Workload") -> bool:
 
 def _print_headline(workload: "Workload") -> None:
     graph, is_text = workload.graph, workload.seq_len > 1
-    batch = f"{workload.global_batch} × {workload.seq_len} {workload.token_word}" if is_text else f"{workload.global_batch} samples"
+    targets = f"{workload.global_batch} × {workload.seq_len} {workload.token_word}"
+    batch = targets if is_text else f"{workload.global_batch} samples"
     only_planned = "" if _is_trainable(workload) else "; it has no program, so it can be planned but not trained"
     console.print(
         bold(workload.name),
