@@ -49,15 +49,22 @@ def _captured(request: dict[str, Any]) -> Workload:
             factory = with_frozen(factory, request["freeze"], f"--model-code {target}")
         return capture_workload(factory, name, provenance=_code_provenance(target, factory), **sizes)
     factory = config_factory(
-        request["config"], request["place"], micro_batch=request["micro_batch"] or 1, seq_len=request["seq_len"]
+        request["config"],
+        request["place"],
+        micro_batch=request["micro_batch"] or 1,
+        seq_len=request["seq_len"],
+        mask_token=request["mask_token"],
+        tokenizer=Path(request["tokenizer"]) if "tokenizer" in request else None,
     )
-    changed, adapters = factory, None
+    changed: Factory = factory
+    adapters = None
     if request.get("adapters"):
         adapters = wanted_adapters(request["adapters"], str(request["config"].get("model_type")))
         changed = with_adapters(factory, adapters, request["place"])
     elif request.get("freeze"):
         changed = with_frozen(factory, request["freeze"], request["place"])
-    captured = capture_workload(changed, request["name"], provenance=_config_provenance(request), **sizes)
+    provenance = _config_provenance(request)
+    captured = capture_workload(changed, request["name"], provenance=provenance, task=factory.task, **sizes)
     return captured.replace(huggingface=known_to_transformers(factory, request["config"], captured, adapters))
 
 

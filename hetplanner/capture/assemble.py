@@ -16,6 +16,7 @@ from hetplanner.errors import InvalidInput
 from hetplanner.schema import checked
 from hetplanner.workload.model import Op, OpGraph
 from hetplanner.workload.program import MAX_BUFFER_ELEMENTS, Buffer, Node, Parameter, Program
+from hetplanner.workload.task import Continuation, HiddenTokens, num_hidden
 from hetplanner.workload.workload import Workload
 
 DEFAULT_GLOBAL_BATCH = 64
@@ -28,6 +29,7 @@ def capture_workload(
     micro_batch: int | None = None,
     global_batch: int | None = None,
     provenance: str | None = None,
+    task: HiddenTokens | Continuation | None = None,
 ) -> Workload:
     """A module as a workload that can be planned and trained without its code; its weights are never in memory.
 
@@ -40,6 +42,7 @@ def capture_workload(
         micro_batch: samples in a micro-batch; the examples' number if not given.
         global_batch: samples in a step; the least multiple of the micro-batch from 64 on if not given.
         provenance: where the module came from.
+        task: what a model of token ids learns; None for a label that counts at every place.
 
     Raises:
         InvalidInput: the module cannot be captured; names the operator, its line and what to change.
@@ -54,10 +57,10 @@ def capture_workload(
     return Workload(
         name=name,
         captured=graph,
-        program=_program(exported, groups),
+        program=_program(exported, groups, task),
         global_batch=global_batch or batch * math.ceil(DEFAULT_GLOBAL_BATCH / batch),
         micro_batch=batch,
-        seq_len=exported.labels.numel() // batch,
+        seq_len=_num_targets(exported, task),
         dtype="float32",
         provenance=provenance,
     )
@@ -140,7 +143,12 @@ def _with_free_calls(exported: Exported, home: dict[str, Group]) -> dict[int, li
 # -- the program ----------------------------------------------------------------------------------
 
 
-def _program(exported: Exported, groups: list[Group]) -> Program:
+def _num_targets(exported: Exported, task: HiddenTokens | Continuation | None) -> int:
+    labels = exported.labels.numel() // len(exported.inputs)
+    return num_hidden(labels) if isinstance(task, HiddenTokens) else labels
+
+
+def _program(exported: Exported, groups: list[Group], task: HiddenTokens | Continuation | None) -> Program:
     home = {call.name: group for group in groups for call in group.calls}
     outputs = op_outputs(groups)
 
@@ -168,7 +176,8 @@ def _program(exported: Exported, groups: list[Group]) -> Program:
             "nodes": tuple(_node(call, home.get(call.name)) for call in exported.calls),
             "outputs": {group.name: outputs[id(group)] for group in groups},
             "loss": exported.loss.name,
-            "num_targets": exported.labels.numel() // len(exported.inputs),
+            "num_targets": _num_targets(exported, task),
+            "task": task,
         },
         "program",
     )

@@ -1,6 +1,8 @@
 """Modules of Hugging Face's transformers, from a configuration alone: no weights, no remote code."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,11 +12,21 @@ from hetplanner.capture.export import Factory, Wrapper
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import one_line
 from hetplanner.weights.names import base_name
+from hetplanner.workload.capturing import mask_of_tokenizer
 from hetplanner.workload.fine_tuning import Adapters
+from hetplanner.workload.task import Continuation, HiddenTokens
 from hetplanner.workload.workload import HuggingFace, Workload
 
 DEFAULT_SEQ_LEN = 1024
 DEFAULT_IMAGE_SIZE = 224
+UNFIT_TASKS = {
+    "SequenceClassification": "a class of each text",
+    "TokenClassification": "a class of each token",
+    "QuestionAnswering": "where in a text an answer stands",
+    "MultipleChoice": "which of several texts is right",
+    "NextSentencePrediction": "whether two texts follow one another",
+}
+"""Ends of class names in transformers, and what those learn from."""
 
 
 class LanguageModel(Wrapper):
@@ -33,20 +45,56 @@ class ImageClassifier(Wrapper):
         return self.inner(pixel_values=inputs)
 
 
+class EncoderDecoder(Wrapper):
+    """Ids of the source, then those that the decoder reads, to logits; no cache."""
+
+    def forward(self, inputs: Tensor) -> Any:
+        """The model's output, with logits [batch, half of the ids, vocabulary]."""
+        source, written = inputs.chunk(2, dim=1)
+        return self.inner(input_ids=source, decoder_input_ids=written, use_cache=False)
+
+
+class MaskedLanguageModel(Wrapper):
+    """Token ids, some of them hidden, to logits."""
+
+    def forward(self, inputs: Tensor) -> Any:
+        """The model's output, with logits [batch, tokens, vocabulary]."""
+        return self.inner(input_ids=inputs)
+
+
+@dataclass(frozen=True)
+class ConfigFactory:
+    """A factory of the model of a config, and what that learns; see `export_model`."""
+
+    make: Factory
+    task: HiddenTokens | Continuation | None = None
+
+    def __call__(self) -> Any:
+        """The module and its example input."""
+        return self.make()
+
+
 def config_factory(
     fields: Mapping[str, Any],
     place: str,
     *,
     micro_batch: int = 1,
     seq_len: int | None = None,
-) -> Factory:
-    """A factory of the model that a `config.json` describes: a causal language model or an image classifier.
+    mask_token: int | None = None,
+    tokenizer: Path | None = None,
+) -> ConfigFactory:
+    """A factory of the model that a `config.json` describes.
+
+    It is an image classifier, or a language model: causal, of an encoder and a decoder, or bidirectional with hidden
+    tokens.
 
     Args:
         fields: content of the file.
         place: its name, for messages.
         micro_batch: samples of the example.
-        seq_len: tokens of the example; the model's longest but at most 1024 if not given.
+        seq_len: tokens of the example; of encoder and decoder each; the longest but at most 1024 if not given.
+        mask_token: id of what hides a token, for a bidirectional model.
+        tokenizer: a tokenizer.json that tells it where `mask_token` is not given.
 
     Raises:
         InvalidInput: no transformers, an unknown `model_type`, or one of another task.
@@ -57,6 +105,61 @@ def config_factory(
         raise InvalidInput(
             f"{place}: capturing a Hugging Face config needs transformers; install it: pip install 'hetplanner[hf]'"
         ) from None
+    config = _config_of(transformers, fields, place)
+    autos: dict[str, Any] = {
+        "image classifier": transformers.AutoModelForImageClassification,
+        "encoder-decoder": transformers.AutoModelForSeq2SeqLM,
+        "causal": transformers.AutoModelForCausalLM,
+        "masked": transformers.AutoModelForMaskedLM,
+    }
+    kind = _kind_of(config, {name for name, auto in autos.items() if type(config) in auto._model_mapping}, place)
+    if mask_token is not None and kind != "masked":
+        raise InvalidInput(
+            f"--mask-token: belongs to a bidirectional model that learns hidden tokens, and {config.model_type} is"
+            f" {'an' if kind[0] in 'ie' else 'a'} {kind} model; leave it out"
+        )
+    if kind == "image classifier":
+        return ConfigFactory(_image_classifier(transformers, config, place, micro_batch, seq_len))
+    task: HiddenTokens | Continuation | None = None
+    if kind == "encoder-decoder":
+        task = _continuation(config, place)
+    elif kind == "masked":
+        found = mask_of_tokenizer(tokenizer) if mask_token is None and tokenizer is not None else mask_token
+        task = _hidden_tokens(config, place, found)
+    return ConfigFactory(_language_model(autos[kind], kind, config, place, micro_batch, seq_len), task)
+
+
+def _kind_of(config: Any, known: Container[str], place: str) -> str:
+    """Which of the kinds that transformers knows for a config it is. Raises InvalidInput."""
+    named = " ".join(name for name in getattr(config, "architectures", None) or () if isinstance(name, str))
+    for end, labels in UNFIT_TASKS.items():
+        if f"For{end}" in named:
+            raise InvalidInput(
+                f"{place}: architectures: {named} learns from labels that no kind of data gives ({labels}); leave"
+                ' "architectures" out for a language model, or give a factory of your own (--model-code)'
+            )
+    says_causal = "CausalLM" in named or "LMHeadModel" in named
+    if "image classifier" in known and "causal" not in known:
+        return "image classifier"
+    if "encoder-decoder" in known and config.is_encoder_decoder and not says_causal:
+        return "encoder-decoder"
+    if "causal" in known and ("masked" not in known or config.is_encoder_decoder or _is_causal(config)):
+        return "causal"
+    if "masked" not in known:
+        raise InvalidInput(
+            f"{place}: model_type {config.model_type!r} is no language model or image classifier; write a factory and"
+            " give it as --model-code package.module:factory"
+        )
+    if says_causal:
+        raise InvalidInput(
+            f"{place}: {config.model_type} is bidirectional: each token sees the next one, which {named} would learn to"
+            ' predict; add "is_decoder": true to the config for a causal model, or leave "architectures" out for one'
+            " that learns hidden tokens"
+        )
+    return "masked"
+
+
+def _config_of(transformers: Any, fields: Mapping[str, Any], place: str) -> Any:
     known = {key: value for key, value in fields.items() if key not in ("auto_map", "quantization_config")}
     model_type = known.pop("model_type", None)
     if not isinstance(model_type, str) or model_type not in transformers.CONFIG_MAPPING:
@@ -65,37 +168,48 @@ def config_factory(
             f" {model_type!r:.60}; correct it or upgrade transformers"
         )
     try:
-        config = transformers.AutoConfig.for_model(model_type, **known)
+        return transformers.AutoConfig.for_model(model_type, **known)
     except Exception as error:
         raise InvalidInput(
             one_line(f"{place}: not a config of {model_type}: {str(error).splitlines()[0]:.200}")
         ) from None
-    if type(config) in transformers.AutoModelForCausalLM._model_mapping:
-        return _language_model(transformers, config, place, micro_batch, seq_len)
-    if type(config) in transformers.AutoModelForImageClassification._model_mapping:
-        return _image_classifier(transformers, config, place, micro_batch, seq_len)
-    raise InvalidInput(
-        f"{place}: model_type {model_type!r} is no causal language model or image classifier; write a factory and give"
-        " it as --model-code package.module:factory"
-    )
 
 
-def _language_model(transformers: Any, config: Any, place: str, micro_batch: int, seq_len: int | None) -> Factory:
+def _hidden_tokens(config: Any, place: str, mask_token: int | None) -> HiddenTokens:
+    if mask_token is None:
+        raise InvalidInput(
+            f"{place}: {config.model_type} is bidirectional: it learns tokens that are hidden from it; put its"
+            " tokenizer.json beside the config, or give the id that hides a token as --mask-token ID to hetplanner"
+            ' workload capture; or add "is_decoder": true to the config for a model that learns the next token'
+        )
+    if not 0 <= mask_token < config.vocab_size:
+        raise InvalidInput(
+            f"--mask-token: must be an id below the {config.vocab_size} of {place} (vocab_size), got {mask_token}"
+        )
+    return HiddenTokens(kind="hidden tokens", mask_token=mask_token, vocab=config.vocab_size)
+
+
+def _continuation(config: Any, place: str) -> Continuation:
+    for name in ("decoder_start_token_id", "pad_token_id", "bos_token_id"):
+        found = getattr(config, name, None)
+        if isinstance(found, int) and found >= 0:
+            return Continuation(kind="continuation", start_token=found)
+    raise InvalidInput(f"{place}: decoder_start_token_id: must be given: the decoder reads it first; add it")
+
+
+def _language_model(auto: Any, kind: str, config: Any, place: str, micro_batch: int, seq_len: int | None) -> Factory:
     longest = getattr(config, "max_position_embeddings", None) or DEFAULT_SEQ_LEN
     if seq_len is not None and seq_len > longest:
         raise InvalidInput(f"{place}: seq_len must be at most the model's longest, {longest}, got {seq_len}")
     length = seq_len or min(longest, DEFAULT_SEQ_LEN)
+    wrapper = {"encoder-decoder": EncoderDecoder, "masked": MaskedLanguageModel}.get(kind, LanguageModel)
+    ids = length * (2 if kind == "encoder-decoder" else 1)
 
     def factory() -> tuple[nn.Module, Tensor]:
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        if type(config) in transformers.AutoModelForMaskedLM._model_mapping and not _is_causal(model.config):
-            raise InvalidInput(
-                f"{place}: {config.model_type} is bidirectional: each token sees the next one, which it would learn to"
-                ' predict; add "is_decoder": true to the config for a causal model'
-            )
+        model = auto.from_config(config, dtype=torch.float32)
         if model._can_set_experts_implementation():
             model.set_experts_implementation("batched_mm")  # others need one number format, or sizes known to the data
-        return LanguageModel(model), torch.zeros(micro_batch, length, dtype=torch.int64)
+        return wrapper(model), torch.zeros(micro_batch, ids, dtype=torch.int64)
 
     return factory
 

@@ -74,6 +74,17 @@ CaptureTimeout = Annotated[
     float | None,
     typer.Option("--capture-timeout", metavar="SECONDS", min=1.0, help="Give a capture up after so long (120)."),
 ]
+MaskToken = Annotated[
+    int | None,
+    typer.Option(
+        "--mask-token",
+        metavar="ID",
+        help="What hides a token from a bidirectional model; default: as its tokenizer.json beside the config has it.",
+    ),
+]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Capture the config again although the same was captured before and kept.")
+]
 
 CapturedAdapters = Annotated[
     str | None,
@@ -97,6 +108,7 @@ def chosen_workload(
     *,
     micro_batch: int | None,
     global_batch: int | None,
+    fresh: bool = False,
     capture_timeout: float | None = None,
     **overrides: Any,
 ) -> "Workload":
@@ -119,8 +131,10 @@ def chosen_workload(
         model,
         micro_batch=micro_batch,
         global_batch=global_batch,
+        fresh=fresh,
         capture_timeout_s=timeout_s,
         on_progress=show,
+        on_kept=say_kept,
         **overrides,
     )
 
@@ -136,6 +150,11 @@ def capture_progress() -> "OnProgress":
             notices.print(f"capturing, {spent_s:.0f} s: {doing} (Ctrl-C ends it)")
 
     return show
+
+
+def say_kept() -> None:
+    """Tells on stderr that nothing was captured now."""
+    notices.print("kept from an earlier capture (workload capture --fresh makes it anew)")
 
 
 @app.command()
@@ -282,6 +301,8 @@ def capture(
     seq_len: SeqLen = None,
     adapters: CapturedAdapters = None,
     freeze: Freeze = None,
+    mask_token: MaskToken = None,
+    fresh: Fresh = False,
     capture_timeout: CaptureTimeout = None,
     as_json: AsJson = False,
 ) -> None:
@@ -298,6 +319,10 @@ def capture(
         raise InvalidInput(f"exactly one of CONFIG and --model-code must be given, got {given}")
     timeout_s, show = capture_timeout or CAPTURE_TIMEOUT_S, capture_progress()
     if model_code is not None:
+        if mask_token is not None:
+            raise InvalidInput("--mask-token: belongs to a config, not to --model-code")
+        if fresh:
+            raise InvalidInput("--fresh: belongs to a config; what --model-code names is captured every time")
         if seq_len is not None:
             raise InvalidInput("--seq-len: must come from the factory's example inputs; change them there")
         if adapters is not None:
@@ -319,8 +344,11 @@ def capture(
             seq_len=seq_len,
             adapters=adapters,
             freeze=freeze or (),
+            mask_token=mask_token,
+            fresh=fresh,
             timeout_s=timeout_s,
             on_progress=show,
+            on_kept=say_kept,
         )
     save_workload(workload, out)
     if as_json:
@@ -353,7 +381,8 @@ def _is_trainable(workload: "Workload") -> bool:
 
 def _print_headline(workload: "Workload") -> None:
     graph, is_text = workload.graph, workload.seq_len > 1
-    batch = f"{workload.global_batch} × {workload.seq_len} tokens" if is_text else f"{workload.global_batch} samples"
+    targets = f"{workload.global_batch} × {workload.seq_len} {workload.token_word}"
+    batch = targets if is_text else f"{workload.global_batch} samples"
     only_planned = "" if _is_trainable(workload) else "; it has no program, so it can be planned but not trained"
     console.print(
         bold(workload.name),

@@ -60,6 +60,8 @@ def need_of(workload: Workload) -> Need:
 
 def _need_of_program(name: str, program: Program) -> Need:
     inputs, labels = program.inputs, program.labels
+    if program.task is not None:
+        return TokenNeed(name, inputs[1], _vocab(program))
     if program.labels_dtype == "int64":
         if program.inputs_dtype == "int64" and len(inputs) == 2 and labels == inputs:
             known = [n for n in (_vocab(program), _classes(program)) if n is not None]

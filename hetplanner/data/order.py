@@ -79,3 +79,10 @@ def _mixed(x: np.ndarray) -> np.ndarray:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
+
+
+def random_numbers(seed: int, step: int, ids_B: np.ndarray, count: int) -> np.ndarray:
+    """Pseudo-random numbers (uint64) [B, count] of samples in a step, the same on every machine."""
+    run_1 = _mixed(_mixed(np.array([seed], dtype=np.uint64) + _GOLDEN) + np.array([step], dtype=np.uint64))
+    sample_B = _mixed(run_1 + ids_B.astype(np.uint64) * _GOLDEN)
+    return _mixed(sample_B[:, None] + np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN)

@@ -13,8 +13,10 @@ from hetplanner.data.tokens import TOKENS
 from hetplanner.data.windows import Windows
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
+from hetplanner.workload.task import HiddenTokens
 from hetplanner.workload.workload import Workload
 
+BYTES = 256
 KINDS: tuple[DataKind, ...] = (SAVED_DATASETS, TOKENS, IMAGES, DIGITS, TEXT)
 """The first that claims a path and gives what the workload reads takes it."""
 
@@ -49,7 +51,14 @@ def open_stream(data: str | None, workload: Workload) -> Source:
 @reader("data set", at="data")
 def check_data(data: str | None, workload: Workload) -> None:
     """Opens the data and reads a bounded share of it, before any process is started. Raises InvalidInput."""
-    open_data(data, workload).check()
+    source = open_data(data, workload)
+    task = workload.program.task if workload.program is not None else None
+    if isinstance(task, HiddenTokens) and task.mask_token < BYTES and isinstance(source, Windows) and source.is_bytes:
+        raise InvalidInput(
+            f"data: {source.name} is text, read as bytes, and the mask token {task.mask_token} of workload"
+            f" {workload.name} is one of them; write it as ids first: hetplanner workload tokenize TEXT MODEL -o FOLDER"
+        )
+    source.check()
 
 
 def is_bytes(data: str | None, workload: Workload) -> bool:

@@ -22,9 +22,13 @@ from hetplanner.errors import InvalidInput, RunError
 from hetplanner.reading import reader
 from hetplanner.schema import one_line, parse_json, read_text
 from hetplanner.workload.files import load_workload_file
+from hetplanner.workload.kept_captures import digest_of, keep_capture, kept_capture
 from hetplanner.workload.workload import Workload
 
 MAX_CONFIG_BYTES = 2**20
+MAX_TOKENIZER_BYTES = 64 * 2**20
+MASKS = ("[MASK]", "<mask>")
+"""What tokenizers of bidirectional models call it."""
 CAPTURE_TIMEOUT_S = 120.0
 """Tracing takes some 10 ms a layer; a model that unrolls a loop over its tokens takes minutes."""
 MAX_LAYERS = 1000
@@ -86,18 +90,26 @@ def capture_config(
     seq_len: int | None = None,
     adapters: str | None = None,
     freeze: Sequence[str] = (),
+    mask_token: int | None = None,
+    fresh: bool = False,
     timeout_s: float = CAPTURE_TIMEOUT_S,
     on_progress: OnProgress | None = None,
+    on_kept: Callable[[], object] | None = None,
 ) -> Workload:
-    """The workload of any causal language model or image classifier that transformers knows, from its `config.json`.
+    """The workload of a language model or image classifier that transformers knows, from its `config.json`.
 
     Args:
         source: path of the file or of its folder.
         micro_batch: samples in a micro-batch; 1 if not given.
         global_batch: samples in a step.
-        seq_len: tokens in a sequence; the model's longest but at most 1024 if not given.
+        seq_len: tokens in a sequence; the model's longest but at most 1024 if not given. Of an encoder-decoder model,
+            tokens that each of the two reads.
         adapters: RANK[:ALPHA[:TARGET,...]]; PEFT puts them beside linear layers, and all else is frozen.
+        mask_token: id of what hides a token from a bidirectional model; that of a tokenizer.json beside the config if
+            not given.
+        fresh: capture it although the same was captured before and kept: see :mod:`hetplanner.workload.kept_captures`.
         freeze, timeout_s, on_progress: as for `capture_model_code`.
+        on_kept: called if the capture is a kept one.
 
     Raises:
         InvalidInput: no config, transformers is missing, an unknown model, one of more than MAX_LAYERS layers, one
@@ -112,7 +124,7 @@ def capture_config(
     if adapters is not None and freeze:
         raise InvalidInput("freeze: with adapters all other weights are frozen; leave one of the two out")
     stem = path.parent.name if path.stem == "config" else path.stem
-    request = {
+    request: dict[str, Any] = {
         "config": fields,
         "place": place,
         "name": "".join(c for c in stem if c.isprintable()).strip()[:100] or str(fields.get("model_type"))[:100],
@@ -122,8 +134,31 @@ def capture_config(
         "seq_len": seq_len,
         "adapters": adapters,
         "freeze": list(freeze),
+        "mask_token": mask_token,
     }
-    return _captured(request, place, timeout_s, on_progress)
+    tokenizer = path.parent / "tokenizer.json"
+    if tokenizer.is_file():
+        request["tokenizer"] = hashlib.sha256(read_text(tokenizer, MAX_TOKENIZER_BYTES)).hexdigest()
+    digest = digest_of(request)
+    if tokenizer.is_file():
+        request["tokenizer"] = str(tokenizer.absolute())
+    kept = None if fresh else kept_capture(digest)
+    if kept is None:
+        captured = _captured(request, place, timeout_s, on_progress)
+        keep_capture(digest, captured)
+        return captured
+    if on_kept is not None:
+        on_kept()
+    return kept
+
+
+@reader("tokenizer", at="path")
+def mask_of_tokenizer(path: Path) -> int | None:
+    """The id of what hides a token, from a tokenizer.json; None if it has none. Raises InvalidInput."""
+    fields = parse_json(read_text(path, MAX_TOKENIZER_BYTES), one_line(path.name))
+    tokens = fields["added_tokens"] if isinstance(fields, dict) and "added_tokens" in fields else []
+    ids = [token["id"] for token in tokens if token["content"] in MASKS]
+    return int(ids[0]) if ids else None
 
 
 def _refuse_deep(fields: Mapping[str, Any], place: str) -> None:

@@ -1,5 +1,6 @@
 """One entry for everything that MODEL may be on the command line."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from hetplanner.workload.workload import Workload
 def load_workload(
     model: str,
     *,
+    fresh: bool = False,
     capture_timeout_s: float = CAPTURE_TIMEOUT_S,
     on_progress: OnProgress | None = None,
+    on_kept: Callable[[], object] | None = None,
     **overrides: Any,
 ) -> Workload:
     """A workload by a preset's name, or from a workload file or a Hugging Face `config.json` (or its folder).
@@ -28,7 +31,7 @@ def load_workload(
 
     Args:
         model: name or path; a preset's name wins over a file of that name.
-        capture_timeout_s, on_progress: of a capture, see `capture_config`.
+        fresh, capture_timeout_s, on_progress, on_kept: of a capture, see `capture_config`.
         **overrides: as for `preset`: layers, global_batch, micro_batch, seq_len, dtype, recompute, boundary_layers,
             shared_layers, optimizer, adapters, freeze_layers; None = as is.
 
@@ -37,13 +40,16 @@ def load_workload(
     """
     looks_like_path = "/" in model or "\\" in model or model.endswith(".json")
     if model not in preset_names() and (looks_like_path or Path(model).is_dir()):
-        return _from_file(Path(model), overrides, capture_timeout_s, on_progress)
+        settings = {
+            "fresh": fresh, "timeout_s": capture_timeout_s, "on_progress": on_progress, "on_kept": on_kept
+        }  # fmt: skip
+        return _from_file(Path(model), overrides, settings)
     if not model.isprintable():
         raise InvalidInput(f"model: must be a preset's name or the path of a config.json, got {model!r:.60}")
     return preset(model, **overrides)
 
 
-def _from_file(path: Path, overrides: dict[str, Any], timeout_s: float, on_progress: OnProgress | None) -> Workload:
+def _from_file(path: Path, overrides: dict[str, Any], settings: dict[str, Any]) -> Workload:
     file = path / "config.json" if path.is_dir() else path
     data, place = parse_json(read_text(file), one_line(file.name)), one_line(file.name)
     if isinstance(data, dict) and "format" in data:
@@ -51,5 +57,5 @@ def _from_file(path: Path, overrides: dict[str, Any], timeout_s: float, on_progr
     if not isinstance(data, dict) or has_formulas(data):
         return workload_from_config(path, **overrides)
     sizes = {name: overrides.pop(name, None) for name in ("micro_batch", "global_batch", "seq_len")}
-    captured = capture_config(path, **sizes, timeout_s=timeout_s, on_progress=on_progress)
+    captured = capture_config(path, **sizes, **settings)
     return changed_workload(captured, place, **overrides)

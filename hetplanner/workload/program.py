@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 
 from hetplanner.schema import Name, Noun
 from hetplanner.workload.model import OpGraph
+from hetplanner.workload.task import Continuation, Task
 
 MAX_NODES = 200_000
 MAX_BUFFER_ELEMENTS = 65_536
@@ -94,7 +95,8 @@ class Program(Noun):
         outputs: by op, the nodes whose values other ops read: what crosses a boundary, in this order.
         frozen: weights that are not trained, sorted by name.
         loss: the node that holds the sum of the losses.
-        num_targets: labels of one sample; the mean loss is over these.
+        num_targets: labels of one sample that count; the mean loss is over these.
+        task: what a model of token ids learns; None for the next token of every place.
     """
 
     micro_batch: Annotated[int, Field(strict=True, ge=1)]
@@ -109,6 +111,18 @@ class Program(Noun):
     outputs: dict[Name, tuple[Name, ...]]
     loss: Name
     num_targets: Annotated[int, Field(strict=True, ge=1)]
+    task: Annotated[Task | None, Field(exclude_if=lambda value: value is None)] = None
+
+    @model_validator(mode="after")
+    def _fits_its_task(self) -> Self:
+        if self.task is None:
+            return self
+        halves = 2 if isinstance(self.task, Continuation) else 1
+        if len(self.inputs) != 2 or len(self.labels) != 2 or {self.inputs_dtype, self.labels_dtype} != {"int64"}:
+            raise ValueError("task: belongs to inputs and labels of token ids (int64 [B, T])")
+        if self.inputs != (self.labels[0], halves * self.labels[-1]) or self.num_targets > self.labels[-1]:
+            raise ValueError(f"task: {self.task.kind} needs {halves} inputs a label, and no more targets than labels")
+        return self
 
     @model_validator(mode="after")
     def _references_hold(self) -> Self:

@@ -194,6 +194,11 @@ class Workload(Noun):
         return self.program is None or (self.program.inputs_dtype == "int64" and len(self.program.inputs) == 2)
 
     @property
+    def continues_text(self) -> bool:
+        """Whether it learns the next token of every place."""
+        return self.reads_tokens and (self.program is None or self.program.task is None)
+
+    @property
     def dtype_bytes(self) -> int:
         """Bytes of one element of weights and activations."""
         return DTYPE_BYTES[self.dtype]
@@ -206,6 +211,8 @@ class Workload(Noun):
     @property
     def token_word(self) -> str:
         """What `tokens_per_step` counts, in a word: an image is one sample, or one target a pixel."""
+        if self.program is not None and self.program.task is not None:
+            return "targets"
         return "samples" if self.seq_len == 1 else "tokens" if self.reads_tokens else "targets"
 
     @property

@@ -413,6 +413,6 @@ def _print_summary(run: Run, summary: dict[str, Any]) -> None:
     if summary["cluster_corrections"]:
         console.print(f"the cluster with the measured links: {run.path / MEASURED_CLUSTER_FILE}")
     if run.directory.model_file.exists():
-        text = run.plan.problem.workload.reads_tokens
+        text = run.plan.problem.workload.continues_text
         hint = f'; try: hetplanner runs sample {run.id} "def main("' if text else ""
         console.print(f"model in {run.directory.model_file}{hint}")

@@ -15,8 +15,11 @@ from hetplanner.data.held_out import HeldOut
 from hetplanner.data.interface import Source, Split
 from hetplanner.data.order import SampleOrder
 from hetplanner.data.registry import open_data, open_stream
+from hetplanner.data.tasks import inputs_and_labels
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.model.build import Batch
+from hetplanner.workload.program import Program
+from hetplanner.workload.task import Continuation, HiddenTokens
 from hetplanner.workload.workload import Workload
 
 PARTS = ("inputs", "labels", "documents")
@@ -37,12 +40,14 @@ class Batches:
         seed: of the order.
         micro_batch: samples in one.
         num_micro_batches: micro-batches of a step over all replicas.
+        program: of a captured model; its task makes inputs and labels of token windows.
     """
 
     source: Source
     seed: int
     micro_batch: int
     num_micro_batches: int
+    program: Program | None = None
 
     def draw(self, step: int, micro_batch: int, split: Split = "train", *, reads: Container[str] = PARTS) -> Batch:
         """One micro-batch; its documents only where the data knows them.
@@ -53,6 +58,8 @@ class Batches:
             reads: what is needed of the parts; others are empty, and no file is touched for them.
         """
         ids_B = self.sample_ids(step, micro_batch, split)
+        if self.program is not None and self.program.task is not None:
+            return self._posed(self.program.task, self.program.num_targets, split, step, ids_B)
         inputs = torch.from_numpy(self.source.inputs(split, ids_B)) if "inputs" in reads else torch.empty(0)
         labels = torch.from_numpy(self.source.labels(split, ids_B)) if "labels" in reads else torch.empty(0)
         if self.packed is None or "documents" not in reads:
@@ -63,6 +70,8 @@ class Batches:
     def packed(self) -> PackedDocuments | HeldOut | None:
         """The data, where it knows documents: then targets that do not count are IGNORED."""
         source = self.source
+        if self.program is not None and self.program.task is not None:
+            return None  # every sample of a task has as many targets
         if isinstance(source, HeldOut) and source.knows_documents:
             return source
         return source if isinstance(source, PackedDocuments) else None
@@ -84,6 +93,14 @@ class Batches:
     def num_labels_of_step(self, step: int) -> int:
         """Targets that count in the whole global batch."""
         return self.num_labels(step, range(self.num_micro_batches))
+
+    def _posed(
+        self, task: HiddenTokens | Continuation, num_targets: int, split: Split, step: int, ids_B: np.ndarray
+    ) -> Batch:
+        seed = self.seed if split == "train" else VALIDATION_SEED
+        window = self.source.inputs(split, ids_B)
+        made = inputs_and_labels(task, window, num_targets=num_targets, seed=seed, step=step, ids_B=ids_B)
+        return Batch(torch.from_numpy(made[0]), torch.from_numpy(made[1]))
 
     def sample_ids(self, step: int, micro_batch: int, split: Split = "train") -> np.ndarray:
         """Which samples these are [B] (int64): one id is one sample for ever, and returns once an epoch."""
@@ -115,13 +132,15 @@ def open_batches(config: TrainConfig, workload: Workload, *, in_one_text: bool =
     Raises:
         InvalidInput: the data does not fit the workload, or marks answers where all is one text.
     """
-    source = (open_stream if in_one_text else open_data)(config.data, workload)
-    return Batches(source, config.seed, workload.micro_batch, workload.num_micro_batches)
+    return _batches((open_stream if in_one_text else open_data)(config.data, workload), config, workload)
 
 
 def open_held_out(config: TrainConfig, workload: Workload) -> Batches | None:
     """What a run is evaluated on, if that is other data than the validation split of its own. Raises InvalidInput."""
     if config.eval_data is None:
         return None
-    source = HeldOut(open_data(config.eval_data, workload))
-    return Batches(source, config.seed, workload.micro_batch, workload.num_micro_batches)
+    return _batches(HeldOut(open_data(config.eval_data, workload)), config, workload)
+
+
+def _batches(source: Source, config: TrainConfig, workload: Workload) -> Batches:
+    return Batches(source, config.seed, workload.micro_batch, workload.num_micro_batches, workload.program)

@@ -52,6 +52,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "kernels.source_digest",
         "plots.film._file",
         "ui.patches.patches.patch_scripts",
+        "workload.kept_captures.digest_of",
         "workload.presets._captured",
     ),
     "bytes as they are, or a file of the system": (
