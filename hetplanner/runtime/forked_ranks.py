@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+import torch
 from torch.distributed.elastic.multiprocessing import api
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
@@ -82,7 +83,8 @@ class ForkHandler(SubprocessHandler):
 
     def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> Any:
         _, *words = args
-        if words[:3] != ["-u", "-m", WORKER_MODULE] or self._stdout or self._stderr:
+        is_rank = words[:3] == ["-u", "-m", WORKER_MODULE] and not (self._stdout or self._stderr)
+        if not is_rank or torch.cuda.is_initialized():  # no fork could use a GPU then
             return super()._popen(args, env)
         return ForkedProcess(words[3:], env)
 
