@@ -97,7 +97,7 @@ def stated_budget_s(command: str) -> float:
 
 
 def shortened(command: str, share: float, steps_share: float) -> str:
-    """The command with the budget and the steps of training that it states made shorter."""
+    """The command with its budget, stated or not, and the steps of training that it states made shorter."""
 
     def budget(found: re.Match[str]) -> str:
         return f"--budget {(Budget.parse(found[1]).seconds or 0.0) * share:g}s"
@@ -106,6 +106,9 @@ def shortened(command: str, share: float, steps_share: float) -> str:
         return f"{found[1]} {max(2, round(int(found[2]) * steps_share))}"
 
     if share < 1.0:
+        default = DEFAULT_BUDGETS.get(words[1]) if len(words := command.split()) > 1 else None
+        if default and stated_budget_s(command) and not {"--budget", "--evaluations"} & set(words):
+            command = re.sub(r" *(#.*)?$", f" --budget {default.replace(' ', '')}", command, count=1)
         command = re.sub(r"--budget (\S+)", budget, command)
     if steps_share < 1.0:
         command = re.sub(r"(--steps|--checkpoint-every|--warmup-steps) (\d+)", steps, command)

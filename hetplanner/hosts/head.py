@@ -45,8 +45,8 @@ PING_S = 1.0
 REPEAT_S = 0.5
 QUIET_S = 5.0
 """A host that was not heard of for so long is told of."""
-LOST_AFTER_S = 45.0
-"""It is given up; its node process ends by itself a little later (`sending.LEASE_S`)."""
+LEASE_BEYOND_S = 15.0
+"""The processes of a host that is given up end by themselves so much later."""
 PEERS_RETURN_S = 20.0
 """A host of a swarm's peers is waited for no longer when the swarm is started again."""
 OTHERS_S, OTHERS_SAVING_S = 6.0, 30.0
@@ -97,7 +97,7 @@ class Head:
         port = self.hosts.port if not self._goes_on else None  # of an earlier attempt something may still listen
         folder = f"{host.run_folder}/{self.run}"
         asked = question(self.plan, self.config, host, port, self._resume)
-        asked |= {"run_folder": folder, "attempt": self.attempt}
+        asked |= {"run_folder": folder, "attempt": self.attempt, "lease_s": self.hosts.lost_s + LEASE_BEYOND_S}
         asked |= {"swarm": self.run} if self.is_swarm and self.attempt else {}
         lost = self._lost_before.get(host.name, {})
         mirror = Mirror(self.run_dir, wanted_files(self.plan, self.config, host), self.config.checkpoints_kept, lost)
@@ -128,6 +128,7 @@ class Head:
             "names": [] if self.is_swarm else self.names,
             "address": found.facts.address if found.facts else host.address,
             "port": self.hosts.port if host.node == 0 else None,
+            "lease_s": self.hosts.lost_s + LEASE_BEYOND_S,
             "files": [[name, len(content)] for name, content in files.items()],
         }
         return header, b"".join(files.values())
@@ -230,11 +231,11 @@ class Head:
                 self._repeat(asked)
             if self.is_swarm:
                 self._ask_peers()
-                outcome = judge_swarm(self.runs, LOST_AFTER_S)
+                outcome = judge_swarm(self.runs, self.hosts.lost_s)
                 if outcome is not None and not outcome.code:
                     self._repeat("stop")  # a host whose peers were all asked to go does not see that the run is over
             else:
-                outcome = judge(self.runs, self.names, LOST_AFTER_S, STEADY_S)
+                outcome = judge(self.runs, self.names, self.hosts.lost_s, STEADY_S)
             if all(run.done for run in self.runs):
                 return Outcome(0, "stopped") if asked == "stop" else outcome or Outcome(0, "finished")
             if asked == "stop":
@@ -250,7 +251,8 @@ class Head:
     def _end_all(self, outcome: Outcome) -> None:
         """No process stays on a host that can be reached; then the agent is told which ranks ended how."""
         deadline_s = time.monotonic() + END_S
-        while (left := [run for run in self.runs if _has_processes(run)]) and time.monotonic() < deadline_s:
+        lost_s = self.hosts.lost_s
+        while (left := [run for run in self.runs if _has_processes(run, lost_s)]) and time.monotonic() < deadline_s:
             self._repeat("end", left)
             self._keep_in_touch()
             time.sleep(TICK_S)
@@ -293,7 +295,7 @@ class Head:
         data = {
             "format": "hetplanner/hosts-state@1",
             "hosts": {run.host.name: _state_of(run) for run in self.runs},
-            "warnings": [text for run in self.runs for text in host_warnings(run)],
+            "warnings": [text for run in self.runs for text in host_warnings(run, self.hosts.lost_s)],
         }
         if data != self._written:
             try:
@@ -312,9 +314,9 @@ def _certificates(run_dir: Path) -> dict[str, bytes]:
     return {f"{folder.name}/{name}": read_text(folder / name) for name in names}
 
 
-def _has_processes(run: HostRun) -> bool:
+def _has_processes(run: HostRun, lost_s: float) -> bool:
     """Whether a host that can be reached may have processes of the run, or logs of them to send."""
-    if not (run.started or run.is_starting) or run.done or run.refused or run.unheard_s() > LOST_AFTER_S:
+    if not (run.started or run.is_starting) or run.done or run.refused or run.unheard_s() > lost_s:
         return False
     return run.ended_s is None or time.monotonic() - run.ended_s < FLUSH_S
 
@@ -330,7 +332,7 @@ def _state_of(run: HostRun) -> dict[str, Any]:
     }
 
 
-def host_warnings(run: HostRun) -> list[str]:
+def host_warnings(run: HostRun, lost_s: float) -> list[str]:
     """Sentences about a host that the run goes on without, or that holds it up."""
     texts = [f"host {run.host.name}: {text}" for text in (run.state.warnings if run.state else ())]
     if run.started and run.returns and (run.is_gone or run.unheard_s() > QUIET_S):
@@ -338,7 +340,7 @@ def host_warnings(run: HostRun) -> list[str]:
     elif run.started and not run.done and run.unheard_s() > QUIET_S:
         texts.append(
             f"host {run.host.name} has not been heard of for more than {QUIET_S:g} s; its ranks may go on, and after"
-            f" {LOST_AFTER_S:g} s it is given up"
+            f" {lost_s:g} s it is given up"
         )
     if not run.started and run.found is None and run.unheard_s() > QUIET_S:
         texts.append(f"host {run.host.name} cannot be reached yet; it is waited for")

@@ -253,7 +253,8 @@ class HostRun:
         """Follows the host until the connection ends."""
         try:
             connection = self._connection or self._open()
-            connection.send("follow", folder=self._folder, attempt=self._asked["attempt"], files=self.mirror.rows())
+            asked = {name: self._asked[name] for name in ("attempt", "lease_s")}
+            connection.send("follow", folder=self._folder, files=self.mirror.rows(), **asked)
             connection.follow(self._take)
         except (Unreachable, Unfit) as error:
             if not self._over.is_set() and not self.done:

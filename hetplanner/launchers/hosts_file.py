@@ -4,6 +4,7 @@
     ssh_config = "~/.ssh/lab_config"       # else the user's own configuration of ssh
     port = 29500                           # of the store, on the plan's first host
     encrypted = true                       # a VPN such as WireGuard carries the addresses; default: false
+    lost_s = 45                            # seconds of silence after which a host is given up
     return_s = 180                         # seconds for a lost host to come back when the run is started again
     [hosts.gpu-a]                          # a host of the plan
     ssh = "me@gpu-a.lab"                   # what `ssh` is given; default: the host's name
@@ -154,6 +155,7 @@ class Hosts(Noun):
         ssh_config: absolute path of a configuration for ssh; None: the user's own.
         port: of the store at which all ranks meet, on the plan's first host.
         encrypted: whether the network of the addresses encrypts traffic, as WireGuard does.
+        lost_s: seconds of silence after which a host is lost.
         return_s: seconds for which a lost host is waited for when a run is started again.
         hosts: by the plan's names.
         slurm, kubernetes: for the launchers of these names.
@@ -162,6 +164,7 @@ class Hosts(Noun):
     ssh_config: Annotated[str, Field(max_length=4000)] | None = None
     port: Annotated[int, Field(strict=True, ge=1024, le=65_535)] = DEFAULT_PORT
     encrypted: Annotated[bool, Field(strict=True)] = False
+    lost_s: Annotated[int, Field(strict=True, ge=2, le=3_600)] = 45
     return_s: Annotated[int, Field(strict=True, ge=1, le=86_400)] = 180
     hosts: Annotated[dict[Name, HostEntry], Field(max_length=MAX_HOSTS)] = Field(default_factory=dict)
     slurm: Slurm | None = None

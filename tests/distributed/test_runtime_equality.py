@@ -20,6 +20,7 @@ from hetplanner.planners.variants.schedules import interleave
 from hetplanner.runtime import session
 from hetplanner.runtime.comm import wire
 from hetplanner.runtime.comm.wire import PairWire
+from hetplanner.runtime.measure.profile import WINDOW_S
 from hetplanner.runtime.model.sample import generate, load_model
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.transformer import TransformerConfig
@@ -184,7 +185,7 @@ def test_every_reducer_takes_as_long_as_predicted_over_emulated_links(reducer: s
     # Links so slow that the reduction is the step, also on a busy machine.
     cluster = sites_cluster((2, 1), inside=("100 Mbit/s", "5 ms"), between=("10 Mbit/s", "60 ms"))
     plan = chain_plan([2, 1, 1], [], workload=gpt(global_batch=8), cluster=cluster).replace(reducer=reducer)
-    ranks = train(plan, TrainConfig(steps=8, seed=3, emulate_links=True), tmp_path)
+    ranks = train(plan, TrainConfig(steps=8, seed=3, emulate_links=True), tmp_path, profile_s=WINDOW_S)
     predicted = json.loads((tmp_path / "prediction.json").read_text())["step_s"]
     steps = sorted(line["end_s"] - line["start_s"] for line in ranks.lines(0, "step"))
     assert predicted > 0.12, "there and back between the sites"
@@ -225,7 +226,7 @@ def test_chunks_take_as_long_as_predicted_over_emulated_links(tmp_path: Path) ->
     # Links so slow that messages are the step, also on a busy machine.
     cluster = small_cluster(4, bandwidth="4 Mbit/s", latency="60 ms")
     plan = interleave(chain_plan([5, 3], [5], workload=gpt(), cluster=cluster))
-    ranks = train(plan, TrainConfig(steps=8, seed=3, emulate_links=True), tmp_path)
+    ranks = train(plan, TrainConfig(steps=8, seed=3, emulate_links=True), tmp_path, profile_s=WINDOW_S)
     predicted = json.loads((tmp_path / "prediction.json").read_text())["step_s"]
     steps = sorted(line["end_s"] - line["start_s"] for line in ranks.lines(0, "step"))
     assert predicted > 0.48, "there and back over three boundaries, and the reduction"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import psutil
 from factories import chain_plan
-from host_bed import HEAD, HostBed
+from host_bed import HEAD, PORT, HostBed
+from hosts.shaping import limit
 from patience import HANG_S, until
 
 from hetplanner.plan.files.plan_files import AnyPlan, save_plan
@@ -16,6 +17,8 @@ from hetplanner.runs.run import Run, open_run
 
 HOSTS = ("a", "b", "c", "d")
 HETPLANNER = str(Path(sys.executable).with_name("hetplanner"))
+SLOW_BITS = 8e6
+"""Of a link whose steps take some 0.1 s."""
 END_AGENT = "from hetplanner.runs.agent.client import AgentClient; AgentClient(start=False).shutdown(stop_runs=True)"
 
 
@@ -29,18 +32,30 @@ class Lab:
         save_plan(self.plan, self.plan_file)
         self.write_hosts()
         self.env = {"HETPLANNER_HOME": str(self.home)}
+        self._slowed: list[str] = []
 
     def write_hosts(
-        self, *, config: Path | None = None, port: int = 29_500, return_s: int = 180, **entries: dict[str, str]
+        self,
+        *,
+        config: Path | None = None,
+        port: int = 29_500,
+        lost_s: int = 45,
+        return_s: int = 180,
+        **entries: dict[str, str],
     ) -> None:
         """The hosts file; `entries` change what it says of a host."""
-        lines = ['format = "hetplanner/hosts@1"', f'ssh_config = "{config or self.bed.ssh_config}"', f"port = {port}"]
-        lines.append(f"return_s = {return_s}")
+        lines = ['format = "hetplanner/hosts@1"', f'ssh_config = "{config or self.bed.ssh_config}"', "port = 29500"]
+        lines += [f"lost_s = {lost_s}", f"return_s = {return_s}"]
         known = {name: {"address": self.bed.address(name)} for name in HOSTS}
         for name in {**known, **entries}:
             lines.append(f"[hosts.{json.dumps(name)}]")
             lines += [f"{k} = {json.dumps(v)}" for k, v in (known.get(name, {}) | entries.get(name, {})).items()]
         self.hosts_file.write_text("\n".join(lines) + "\n")
+
+    def slow_down(self, host: str) -> None:
+        """Its link makes steps last longer than their computation, until `close`: what waits takes no core."""
+        limit(self.bed.namespace(host), PORT, SLOW_BITS, own=True)
+        self._slowed.append(host)
 
     def argv(self, *more: str, launcher: str = "ssh", plan: Path | None = None) -> list[str]:
         where = ["--hosts", str(self.hosts_file)] if launcher != "local" else []
@@ -112,6 +127,8 @@ class Lab:
         """Ends whatever a failing test left."""
         if (self.home / "agent").is_dir():
             self.bed.run(HEAD, [sys.executable, "-c", END_AGENT], env=self.env)
+        for name in self._slowed:
+            limit(self.bed.namespace(name), PORT, self.bed.hosts[name].rate_bits, own=True)
         for name in (HEAD, *HOSTS):
             for process in self.on(name):
                 with contextlib.suppress(psutil.Error):

@@ -1,7 +1,7 @@
 """An sshd for each host of a test bed, and the configuration with which `ssh` of OpenSSH reaches them by name.
 
 Keys are made by ssh-keygen in the bed's folder; a server lets in who has the bed's own key, by nothing else. Sessions
-have the host's own home folder, and the Python of the tests is their `python3`.
+have the host's own home folder, and the Python of the tests is their `python3`, with its `PYTHONPATH`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 UseDNS no
 MaxStartups 100
-SetEnv "HOME={home}" "PATH={path}"
+SetEnv {variables}
 """
 CLIENT = """\
 Host *
@@ -57,8 +57,10 @@ def write_server(folder: Path, address: str, users_key: Path) -> Path:
     make_key(folder / "host_key")
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     config = folder / "sshd_config"
-    fields = {"address": address, "port": PORT, "folder": folder, "key": users_key, "home": folder / "home"}
-    config.write_text(SERVER.format(**fields, path=path))
+    variables = {"HOME": str(folder / "home"), "PATH": path}
+    variables |= {name: value for name, value in os.environ.items() if name == "PYTHONPATH"}
+    fields = {"address": address, "port": PORT, "folder": folder, "key": users_key}
+    config.write_text(SERVER.format(**fields, variables=" ".join(f'"{k}={v}"' for k, v in variables.items())))
     return config
 
 

@@ -71,6 +71,19 @@ def lab(tmp_path: Path) -> Iterator[KubernetesLab]:
         yield KubernetesLab(bed, tmp_path)
 
 
+UNDISTURBED_STEPS = 100
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The model of a run on one machine, to which nothing happens."""
+    if not netns.CAN_MAKE:
+        pytest.skip(netns.NEEDS_ROOT)
+    with HostBed([HostSpec(name) for name in NODES]) as bed:
+        lab = KubernetesLab(bed, tmp_path_factory.mktemp("undisturbed"))
+        return (lab.run_here(UNDISTURBED_STEPS).path / "model.safetensors").read_bytes()
+
+
 def same(one: Run, other: Run) -> bool:
     one.read_all(), other.read_all()
     models = [(run.path / "model.safetensors").read_bytes() for run in (one, other)]
@@ -86,7 +99,7 @@ def test_pods_train_as_one_machine_does_and_the_claim_holds_the_run(lab):
 
 
 @pytest.mark.parametrize("how", ["a rank is killed", "a pod is told to end"])
-def test_a_pod_that_is_lost_costs_a_restart_of_all(how, lab):
+def test_a_pod_that_is_lost_costs_a_restart_of_all(how, lab, undisturbed):
     def lose(attempt: int) -> None:
         if attempt > 0:
             return
@@ -96,13 +109,13 @@ def test_a_pod_that_is_lost_costs_a_restart_of_all(how, lab):
         else:
             lab.pods.end("b")
 
-    file = lab.file(200, "--max-restarts", "1", "--checkpoint-every", "5")
+    file = lab.file(UNDISTURBED_STEPS, "--max-restarts", "1", "--checkpoint-every", "5")
     assert lab.pods.run(file, lose), lab.pods.words()
     run = lab.run()
     run.read_all()
     assert (run.status().state, run.status().restarts, lab.pods.attempts) == ("finished", 1, 1)
     assert all(rank.resumed_step is not None for rank in run.ranks)
-    assert (run.path / "model.safetensors").read_bytes() == (lab.run_here(200).path / "model.safetensors").read_bytes()
+    assert (run.path / "model.safetensors").read_bytes() == undisturbed
 
 
 def test_without_restarts_the_run_says_which_rank_failed(lab):

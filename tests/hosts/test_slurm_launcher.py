@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -106,31 +107,51 @@ def lab(slurm: SlurmBed, tmp_path: Path) -> Iterator[SlurmLab]:
     lab.close()
 
 
-def test_a_job_is_the_run_of_one_machine(lab):
-    as_job = lab.train("--steps", "12")
-    assert as_job.returncode == 0, as_job.stdout + as_job.stderr
-    first = lab.run()
-    first.read_all()
-    assert (first.status().state, len(first.losses())) == ("finished", 12)
-    assert set(json.loads((first.path / "hosts.json").read_text())["hosts"]) == set(NODES)
-    assert lab.left() == []
+@dataclass
+class First:
+    """A job to its end, as `train` said it, with what was left on the nodes."""
+
+    lab: SlurmLab
+    run: Run
+    done: subprocess.CompletedProcess[str]
+    left: list[str]
+
+
+@pytest.fixture(scope="module")
+def first(slurm: SlurmBed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
+    lab = SlurmLab(slurm, tmp_path_factory.mktemp("first"))
+    done = lab.train("--steps", "12")
+    yield First(lab, lab.run(), done, lab.left())
+    lab.close()
+
+
+def test_a_job_is_the_run_of_one_machine(first):
+    lab, run = first.lab, first.run
+    assert first.done.returncode == 0, first.done.stdout + first.done.stderr
+    run.read_all()
+    assert (run.status().state, len(run.losses())) == ("finished", 12)
+    assert set(json.loads((run.path / "hosts.json").read_text())["hosts"]) == set(NODES)
+    assert first.left == []
     assert lab.slurm.jobs() == {}
-    here = lab.train("--steps", "12", launcher="local")
-    assert here.returncode == 0, here.stderr
-    second = lab.run()
-    second.read_all()
-    assert second.id != first.id
-    assert first.losses() == second.losses()
-    assert (first.path / "model.safetensors").read_bytes() == (second.path / "model.safetensors").read_bytes()
-    report = lab.bed.run(HEAD, [HETPLANNER, "runs", "report", first.id], env=lab.env)
+    assert_same_on_one_machine(lab, run, 12)
+    report = lab.bed.run(HEAD, [HETPLANNER, "runs", "report", run.id], env=lab.env)
     assert report.returncode == 0, report.stderr
 
 
-def test_the_batch_file_that_is_shown_is_the_one_that_is_submitted(lab):
-    shown = lab.train("--dry-run")
+def assert_same_on_one_machine(lab: SlurmLab, run: Run, steps: int) -> None:
+    here = lab.train("--steps", str(steps), launcher="local")
+    assert here.returncode == 0, here.stderr
+    second = lab.run()
+    run.read_all(), second.read_all()
+    assert second.id != run.id
+    assert run.losses() == second.losses()
+    assert (run.path / "model.safetensors").read_bytes() == (second.path / "model.safetensors").read_bytes()
+
+
+def test_the_batch_file_that_is_shown_is_the_one_that_is_submitted(first):
+    shown = first.lab.train("--dry-run")
     assert shown.returncode == 0, shown.stderr
-    assert lab.train("--steps", "2").returncode == 0
-    assert (lab.run().path / "job.sbatch").read_text() == shown.stdout
+    assert (first.run.path / "job.sbatch").read_text() == shown.stdout
 
 
 def test_ctrl_c_ends_the_job_and_every_process(lab):
@@ -155,23 +176,32 @@ def test_a_job_that_waits_says_why_and_can_be_stopped(lab):
     assert lab.slurm.jobs() == {other: "RUNNING"}
 
 
-def test_nodes_that_are_taken_away_are_asked_for_again_and_nothing_is_lost(lab):
-    process = lab.begin("--steps", "60", "--max-restarts", "1")
-    lab.reach(5)
-    (job,) = lab.slurm.jobs()
-    lab.slurm.ask("scancel", "--batch", "--signal=TERM", job)  # as before its time is up
+def test_a_launcher_is_killed_nodes_are_taken_away_and_nothing_is_lost(lab):
+    """In one run. The job of a launcher that was killed ends before the next one begins."""
+    process = lab.begin("--steps", "120", "--max-restarts", "2")
+    run = lab.reach(2)
+    (first,) = lab.slurm.jobs()
+    psutil.Process(run.status().pid).kill()
+    trains_again(lab, process, run, 1)
+    (second,) = lab.slurm.jobs()
+    assert second != first
+
+    lab.slurm.ask("scancel", "--batch", "--signal=TERM", second)  # as before its time is up
     said, _ = process.communicate(timeout=HANG_S)
-    run = lab.run()
     assert process.returncode == 0, said + lab.words(run)
-    run.read_all()
-    assert run.status().restarts == 1
-    assert (run.path / "slurm-job").read_text().strip() != job
-    assert lab.train("--steps", "60", launcher="local").returncode == 0
-    whole = lab.run()
-    whole.read_all()
-    assert whole.id != run.id
-    assert run.losses() == whole.losses()
-    assert (run.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
+    assert (run.status().state, run.status().restarts) == ("finished", 2)
+    assert (run.path / "slurm-job").read_text().strip() not in (first, second)
+    assert len(run.read_all().steps()) == 120
+    assert_same_on_one_machine(lab, run, 120)
+
+
+def trains_again(lab: SlurmLab, process: subprocess.Popen[str], run: Run, restarts: int) -> None:
+    def there() -> bool:
+        assert process.poll() is None, lab.words(run)
+        status = run.status()
+        return status.restarts == restarts and status.message.startswith("training")
+
+    until(there, lambda: lab.words(run))
 
 
 def test_a_job_that_somebody_cancels_is_not_submitted_again(lab):
@@ -184,18 +214,6 @@ def test_a_job_that_somebody_cancels_is_not_submitted_again(lab):
     assert f"Slurm job {job} was cancelled" in " ".join(said.split())
     assert run.status().state == "failed"
     assert lab.left() == []
-
-
-def test_the_job_of_a_launcher_that_was_killed_ends_before_the_next_one_begins(lab):
-    process = lab.begin("--steps", "40", "--max-restarts", "1")
-    run = lab.reach(2)
-    (job,) = lab.slurm.jobs()
-    psutil.Process(run.status().pid).kill()
-    said, _ = process.communicate(timeout=HANG_S)
-    assert process.returncode == 0, said + lab.words(run)
-    run.read_all()
-    assert (run.status().state, run.status().restarts, len(run.steps())) == ("finished", 1, 40)
-    assert job not in lab.slurm.jobs()
 
 
 @pytest.mark.parametrize(

@@ -95,20 +95,23 @@ def peers_of(run: Run) -> set[str]:
     return set(history_of(run).now)
 
 
-def test_a_host_may_go_and_return_and_no_work_is_lost_or_done_twice(lab):
+def test_processes_are_killed_and_a_host_goes_and_returns_and_no_work_is_lost_or_done_twice(lab):
+    """In one run, one after the other."""
     process = lab.begin("--steps", "100000", "--max-restarts", "2")
     run = lab.run()
-    until(lambda: commits(lab, run, 4), lambda: lab.words(run))
+    until(lambda: commits(lab, run, 3), lambda: lab.words(run))
+    kill_process(lab, run, "b", "peer")
+    kill_process(lab, run, "a", "coordinator")
+
     lab.bed.kill_host("c")
     until(lambda: "c-0" not in peers_of(run), lambda: lab.words(run))
-    last = history_of(run).commits[-1].step
-    until(lambda: commits(lab, run, last + 4), lambda: lab.words(run))
+    goes_on(lab, run)
     words = "host c: the swarm goes on without its peers, and with them when it is back"
     until(lambda: words in run.status().degraded, lambda: lab.words(run))
     lab.bed.boot_host("c")
     until(lambda: "c-0" in peers_of(run), lambda: lab.words(run))
-    last = history_of(run).commits[-1].step
-    until(lambda: commits(lab, run, last + 4), lambda: lab.words(run))
+    goes_on(lab, run)
+
     process.send_signal(signal.SIGINT)
     said = process.communicate()[0]
     assert process.returncode == 130, said
@@ -119,22 +122,17 @@ def test_a_host_may_go_and_return_and_no_work_is_lost_or_done_twice(lab):
     assert_whole(lab, run, history_of(run).commits[-1].step)
 
 
-@pytest.mark.parametrize("host", ["a", "b"])
-def test_a_killed_process_is_started_again_on_its_host(lab, host):
-    """Of the first host the coordinator, of another its peer."""
-    process = lab.begin("--steps", "100000", "--max-restarts", "2")
-    run = lab.run()
-    until(lambda: commits(lab, run, 3), lambda: lab.words(run))
-    role = "coordinator" if host == "a" else "peer"
+def kill_process(lab: Lab, run: Run, host: str, role: str) -> None:
+    """A process that is killed is started again on its host, and the run goes on."""
     (one,) = [each for each in lab.on(host) if each.cmdline() and role in process_words(lab, run, host, each)]
     one.kill()
     until(lambda: "started again (1 of 2)" in told(lab, run, host), lambda: lab.words(run))
+    goes_on(lab, run)
+
+
+def goes_on(lab: Lab, run: Run) -> None:
     last = history_of(run).commits[-1].step
-    until(lambda: commits(lab, run, last + 3), lambda: lab.words(run))
-    process.send_signal(signal.SIGINT)
-    assert process.wait() == 130
-    assert_whole(lab, run, history_of(run).commits[-1].step)
-    assert lab.left() == {}
+    until(lambda: commits(lab, run, last + 4), lambda: lab.words(run))
 
 
 def process_words(lab: Lab, run: Run, host: str, process: psutil.Process) -> str:
@@ -171,7 +169,7 @@ def test_an_agent_that_is_told_to_end_has_the_swarm_saved_and_the_next_one_goes_
 
 
 def test_the_coordinators_host_may_restart_and_the_swarm_goes_on_from_its_checkpoint(lab):
-    lab.write_hosts(return_s=60)
+    lab.write_hosts(return_s=12)
     process = lab.begin("--steps", "100000", "--max-restarts", "1", "--checkpoint-every", "5")
     run = lab.run()
     until(lambda: commits(lab, run, 12), lambda: lab.words(run))
@@ -181,8 +179,7 @@ def test_the_coordinators_host_may_restart_and_the_swarm_goes_on_from_its_checkp
     lab.bed.boot_host("a")
     until(lambda: run.status().state == "running", lambda: lab.words(run))
     assert run.status().message.startswith("training, restarted from step 1"), lab.words(run)
-    last = history_of(run).commits[-1].step
-    until(lambda: commits(lab, run, last + 4), lambda: lab.words(run))
+    goes_on(lab, run)
     lab.bed.boot_host("d")
     until(lambda: "d-0" in peers_of(run), lambda: lab.words(run))
     process.send_signal(signal.SIGINT)
@@ -203,16 +200,14 @@ def test_peers_leave_are_killed_and_come_back_when_asked_and_the_run_goes_on_lat
     for act, peer in (("drain", "c-0"), ("kill", "b-0")):  # each the only one of its host
         ask(lab, run, act, peer)
         until(lambda peer=peer: peer not in peers_of(run), lambda: lab.words(run))
-    last = history_of(run).commits[-1].step
-    until(lambda: commits(lab, run, last + 4), lambda: lab.words(run))
+    goes_on(lab, run)
     assert peers_of(run) == {"a-0", "d-0"}, "who was asked to go stays away"
     for peer in ("b-0", "c-0"):
         ask(lab, run, "rejoin", peer)
         until(lambda peer=peer: peer in peers_of(run), lambda: lab.words(run))
     ask(lab, run, "drain", "b-0")
     until(lambda: "b-0" not in peers_of(run), lambda: lab.words(run))
-    last = history_of(run).commits[-1].step
-    until(lambda: commits(lab, run, last + 2), lambda: lab.words(run))
+    goes_on(lab, run)
     process.send_signal(signal.SIGINT)
     said = process.communicate()[0]
     assert process.returncode == 130, said

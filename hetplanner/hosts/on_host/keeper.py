@@ -5,7 +5,7 @@ signals, so that nothing is lost when the head is out of reach:
 
     stop               the run's user wants it to stop: ranks end their step and save, and are killed if they do not
     SIGTERM            a scheduler or cloud takes the machines away: ranks save what they hold and end
-    head.seen          touched whenever the head was heard of; without it for LEASE_S the run is ended
+    head.seen          touched whenever the head was heard of; without it for the lease the run is ended
 """
 
 import contextlib
@@ -87,8 +87,8 @@ class Keeper:
     """A host's part of one attempt of a run.
 
     Args:
-        run_dir: the run's folder on this host, with its order: argv, env, attempt, ranks, num_ranks, names. Without
-            ranks it is a part of a swarm, which looks after its processes by itself.
+        run_dir: the run's folder on this host, with its order: argv, env, attempt, ranks, num_ranks, names, lease_s.
+            Without ranks it is a part of a swarm, which looks after its processes by itself.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -97,6 +97,7 @@ class Keeper:
         self.argv: list[str] = order["argv"]
         self.env: dict[str, str] = order["env"]
         self.ranks: list[int] = order["ranks"]
+        self._lease_s: float = order.get("lease_s", LEASE_S)
         self._is_swarm = not self.ranks
         self.state = State(order["attempt"])
         self._written = ""
@@ -160,7 +161,7 @@ class Keeper:
             seen = 0
         if seen != self._seen:
             self._seen, self._seen_s = seen, now_s
-        return now_s - self._seen_s < LEASE_S
+        return now_s - self._seen_s < self._lease_s
 
     def _preempt(self, signum: int, frame: object) -> None:
         if self._is_told:

@@ -53,7 +53,7 @@ class Connection:
 
     def __init__(self, source: BinaryIO, sink: BinaryIO) -> None:
         self._source, self._writer = source, FrameWriter(sink)
-        self._heard_s = time.monotonic()
+        self._heard_s, self._lease_s = time.monotonic(), LEASE_S
         self._run_dir: Path | None = None
         self._listener: socket.socket | None = None
         self._over = threading.Event()
@@ -95,7 +95,7 @@ class Connection:
 
     def end_without_head(self) -> None:
         """Ends this process when its head is not heard of any more: a network that is gone keeps pipes open."""
-        while time.monotonic() - self._heard_s < LEASE_S:
+        while time.monotonic() - self._heard_s < self._lease_s:
             time.sleep(1.0)
         os._exit(0)
 
@@ -170,7 +170,7 @@ class Connection:
     def _follow(self, header: dict[str, Any], body: bytes) -> None:
         """Sends what is new in the run's files from now on, and what its node process says."""
         run_dir = Path(header["folder"]).expanduser()
-        self._run_dir = run_dir
+        self._run_dir, self._lease_s = run_dir, header.get("lease_s", LEASE_S)
         with contextlib.suppress(OSError):
             (run_dir / SEEN_FILE).touch()
         changes = Changes(run_dir, header["files"])
@@ -261,6 +261,7 @@ def _write_order(run_dir: Path, header: dict[str, Any], body: bytes) -> None:
     """Plan, settings and what the node process is to do. Raises RunError."""
     plan = run_dir / "plan.json"
     order = {name: header[name] for name in ("env", "attempt", "ranks", "num_ranks", "names")}
+    order["lease_s"] = header.get("lease_s", LEASE_S)
     order["argv"] = [sys.executable, *header["argv"], str(plan)]
     files, at = {ORDER_FILE: json.dumps(order).encode(), SEEN_FILE: b""}, 0
     for name, size in header["files"]:

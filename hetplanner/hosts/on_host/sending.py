@@ -18,7 +18,7 @@ HEARTBEATS_NOTE = "node.heartbeats"
 """Says where a node process has its ranks' heartbeats, for the process that ends it."""
 TORCHRUN_LOG = "torchrun.txt"
 LEASE_S = 60.0
-"""A node process that has not heard of the head for so long ends: no process could stop it any more."""
+"""A process on a host that has not heard of the head for so long, or as long as the head said, ends."""
 GROWS, LINES, WHOLE = "grows", "lines", "whole"
 MANIFESTS = "checkpoints/step-*[0-9]/manifest.json"  # of whole checkpoints: step-00000008.part is being written
 
