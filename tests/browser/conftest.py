@@ -59,9 +59,9 @@ def browser(browser: Browser) -> Browser:
     return browser
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory) -> Iterator[Server]:
-    """A server and a home for the stories of a file that only look and plan: none finds what another file's kept."""
+    """A warm server for all stories that only look and plan: each takes what it made itself, and leaves no run."""
     one = Server(tmp_path_factory.mktemp("home"))
     one.start()
     yield one

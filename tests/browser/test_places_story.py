@@ -2,17 +2,28 @@
 leads to all of them, also after a restart of the server."""
 
 import re
+from collections.abc import Iterator
 
 import pytest
 from hostile import IMG, hostile_cluster
 from playwright.sync_api import Page
-from served_dashboard import PATIENCE_MS
+from served_dashboard import PATIENCE_MS, Server
 from test_plan_story import budget, choose
 
 from hetplanner.ui.cluster.models.draft_files import DraftFiles
 from hetplanner.ui.cluster.models.drafts import Draft, Step
 
 pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[Server]:
+    """One that is restarted, and whose start page leads to what these stories made alone."""
+    one = Server(tmp_path_factory.mktemp("home"))
+    one.start()
+    yield one
+    one.stop()
+
 
 NAMED = re.compile(r"\(plan ([0-9a-f]{8})\)\.")
 
