@@ -61,7 +61,16 @@ def browser(browser: Browser) -> Browser:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory) -> Iterator[Server]:
-    """A warm server for all stories that only look and plan: each takes what it made itself, and leaves no run."""
+    """A warm server for the stories that look and search: they keep nothing, and their pages name no earlier search."""
+    one = Server(tmp_path_factory.mktemp("home"))
+    one.start()
+    yield one
+    one.stop()
+
+
+@pytest.fixture(scope="module")
+def server_of_file(tmp_path_factory) -> Iterator[Server]:
+    """A server and a home for the stories of a file: none finds what another kept, nor the room that its list takes."""
     one = Server(tmp_path_factory.mktemp("home"))
     one.start()
     yield one

@@ -2,28 +2,17 @@
 leads to all of them, also after a restart of the server."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 from hostile import IMG, hostile_cluster
 from playwright.sync_api import Page
-from served_dashboard import PATIENCE_MS, Server
+from served_dashboard import PATIENCE_MS
 from test_plan_story import budget, choose
 
 from hetplanner.ui.cluster.models.draft_files import DraftFiles
 from hetplanner.ui.cluster.models.drafts import Draft, Step
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[Server]:
-    """One that is restarted, and whose start page leads to what these stories made alone."""
-    one = Server(tmp_path_factory.mktemp("home"))
-    one.start()
-    yield one
-    one.stop()
-
 
 NAMED = re.compile(r"\(plan ([0-9a-f]{8})\)\.")
 
@@ -47,8 +36,8 @@ def searched(one) -> str:
     return digest(one.page)
 
 
-def test_back_shows_the_search_before_and_a_reload_the_plan_of_the_front(server, visit):
-    one = visit(server.url)
+def test_back_shows_the_search_before_and_a_reload_the_plan_of_the_front(server_of_file, visit):
+    one = visit(server_of_file.url)
     page = one.page
     choose(page, "Sample cluster", "laptop_8_cities")
     one.sees("laptop_8_cities: 8 devices")
@@ -80,18 +69,18 @@ def test_back_shows_the_search_before_and_a_reload_the_plan_of_the_front(server,
     shows(one, taken)
 
     one.leave()
-    server.stop()
-    leave_hostile_files(server.home)
-    server.start()
-    goes_back_from_the_start_page(visit(server.url), free, taken)
+    server_of_file.stop()
+    leave_hostile_files(server_of_file.home)
+    server_of_file.start()
+    goes_back_from_the_start_page(visit(server_of_file.url), free, taken)
 
 
 def selected(page: Page, title: str) -> None:
     page.get_by_role("tab", name=title, selected=True).wait_for()
 
 
-def test_every_page_is_as_it_was_after_back_forward_reload_and_restart(server, visit):
-    one = visit(server.url)
+def test_every_page_is_as_it_was_after_back_forward_reload_and_restart(server_of_file, visit):
+    one = visit(server_of_file.url)
     page = one.page
     choose(page, "Sample cluster", "lab_2_sites_4")
     one.sees("lab_2_sites_4: 4 devices")
@@ -122,8 +111,8 @@ def test_every_page_is_as_it_was_after_back_forward_reload_and_restart(server, v
     page.wait_for_url(re.compile("page=export"))
     address = page.url
     one.leave()
-    server.stop()
-    server.start()
+    server_of_file.stop()
+    server_of_file.start()
     is_as_it_was(visit(address), plan)
 
 
