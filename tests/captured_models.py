@@ -1,10 +1,16 @@
 """Small models to capture: each is a factory of (module, example inputs)."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from hetplanner.capture import __main__ as child
 from hetplanner.capture.huggingface import config_factory
+from hetplanner.workload import capturing
 
 GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": 256, "n_positions": 32}
 LLAMA = {
@@ -19,6 +25,14 @@ RESNET = {
 hf_gpt2 = config_factory(GPT2, "gpt2", micro_batch=2, seq_len=16)
 hf_llama = config_factory(LLAMA, "llama", micro_batch=2, seq_len=16)
 hf_resnet = config_factory(RESNET, "resnet", micro_batch=4)
+
+
+@contextmanager
+def captured_here() -> Iterator[None]:
+    """Models are captured in this process: the child that a user has for it loads torch and transformers anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(capturing, "_captured", lambda request, *_: child._captured(dict(request)))
+        yield
 
 
 class Residual(nn.Module):

@@ -7,10 +7,14 @@ Generated cases are the same in every run; `pytest tests/property --hypothesis-p
 
 import os
 import signal
+import sys
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 for name in THREADS:  # before any library reads it, and for every process that a test starts
     os.environ[name] = "1"
+# Where bytecode is not kept, each of the hundreds of processes that tests start would compile the package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402

@@ -10,8 +10,8 @@ from test_plan_story import budget, choose, metric
 pytestmark = pytest.mark.browser
 
 
-def test_what_if_then_two_plans_kept_compared_and_found_again(server, visit):
-    one = visit(server.url)
+def test_what_if_then_two_plans_kept_compared_and_found_again(server_of_file, visit):
+    one = visit(server_of_file.url)
     page = one.page
     choose(page, "Sample cluster", "laptop_8_cities")
     one.sees("laptop_8_cities: 8 devices")
@@ -45,7 +45,7 @@ def test_what_if_then_two_plans_kept_compared_and_found_again(server, visit):
     expect(table).to_contain_text("same place")
     expect(table.locator("thead")).to_contain_text("as found")
     expect(table).to_contain_text(changed)
-    assert sorted(path.stem for path in (server.home / "plans").iterdir()) == ["as found", "without one"]
+    assert sorted(path.stem for path in (server_of_file.home / "plans").iterdir()) == ["as found", "without one"]
 
     page.wait_for_url(re.compile("kept=as.found.*without.one"))
     page.reload()
@@ -58,6 +58,6 @@ def test_what_if_then_two_plans_kept_compared_and_found_again(server, visit):
     expect(page.locator("[data-metric='what-if']")).to_have_count(0, timeout=PATIENCE_MS)
     page.wait_for_url(lambda url: "search=" in url and "whatif=" not in url)
     one.sees(re.compile(r"Done: [\d,]+ placements"))
-    late = visit(server.url)
+    late = visit(server_of_file.url)
     late.tab("2 Plan")
     late.sees("without one")

@@ -17,8 +17,8 @@ def typed(field, text: str) -> None:
     field.press("Enter")
 
 
-def test_tables_are_imported_a_link_is_clicked_edited_and_undone(server, visit):
-    one = visit(server.url)
+def test_tables_are_imported_a_link_is_clicked_edited_and_undone(server_of_file, visit):
+    one = visit(server_of_file.url)
     page = one.page
     tables = tables_of(sites_cluster([2, 2, 2]), "csv")
     files = [{"name": name, "mimeType": "text/csv", "buffer": content} for name, content in tables.items()]
@@ -68,8 +68,8 @@ def test_tables_are_imported_a_link_is_clicked_edited_and_undone(server, visit):
     expect(page.get_by_label("bandwidth site-2 → site-0")).to_have_value("7", timeout=30_000)
 
 
-def test_refused_and_doubtful_files_say_why_beside_the_button(server, visit):
-    one = visit(server.url)
+def test_refused_and_doubtful_files_say_why_beside_the_button(server_of_file, visit):
+    one = visit(server_of_file.url)
     give = one.upload("Import files")
     texts = {
         "bandwidth.csv": ",a,b\na,,1\nb,1,\n",

@@ -108,8 +108,8 @@ def drag(page, start: tuple[float, float], end: tuple[float, float]) -> None:
     page.mouse.up()
 
 
-def test_three_sites_twelve_devices_and_three_links_are_drawn_in_a_few_clicks_and_nothing_moves(server, visit):
-    one = visit(server.url)
+def test_three_sites_twelve_devices_and_three_links_are_drawn_in_a_few_clicks_and_nothing_moves(server_of_file, visit):
+    one = visit(server_of_file.url)
     one.sees("From")  # the rest of the page is there
     hand = Hand(one)
     hand.presses("New map", "Began an empty cluster.")
@@ -132,8 +132,8 @@ def test_three_sites_twelve_devices_and_three_links_are_drawn_in_a_few_clicks_an
     assert hand.count - typed <= 15  # with bandwidths as the distance gives them
 
 
-def test_two_sites_and_a_link_are_drawn_planned_reloaded_and_undone(server, visit):
-    one = visit(server.url)
+def test_two_sites_and_a_link_are_drawn_planned_reloaded_and_undone(server_of_file, visit):
+    one = visit(server_of_file.url)
     page = one.page
     press(page, "New map")
     one.sees("Began an empty cluster.")

@@ -77,8 +77,8 @@ def assert_same(texts: dict[str, str], stated: dict[str, list[str]]) -> None:
     assert all(found.values()), f"not stated at all: {[name for name, rows in found.items() if not rows]}: {texts}"
 
 
-def test_every_place_states_the_same_number(server, visit):
-    one = visit(server.url)
+def test_every_place_states_the_same_number(server_of_file, visit):
+    one = visit(server_of_file.url)
     page = one.page
     for label, choice in (("Sample cluster", "laptop_8_cities"), ("Model", "gpt2")):
         page.get_by_label(label, exact=True).filter(visible=True).first.click()
@@ -112,8 +112,8 @@ def test_every_place_states_the_same_number(server, visit):
     assert min(len(counts[name]) for name in quantities) >= 2, counts
 
 
-def test_a_plan_of_the_front_has_the_same_numbers_once_it_is_taken(server, visit):
-    one = visit(server.url)
+def test_a_plan_of_the_front_has_the_same_numbers_once_it_is_taken(server_of_file, visit):
+    one = visit(server_of_file.url)
     page = one.page
     one.tab("2 Plan")
     page.get_by_role("button", name="Find the front").click()

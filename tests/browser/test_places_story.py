@@ -36,8 +36,8 @@ def searched(one) -> str:
     return digest(one.page)
 
 
-def test_back_shows_the_search_before_and_a_reload_the_plan_of_the_front(server, visit):
-    one = visit(server.url)
+def test_back_shows_the_search_before_and_a_reload_the_plan_of_the_front(server_of_file, visit):
+    one = visit(server_of_file.url)
     page = one.page
     choose(page, "Sample cluster", "laptop_8_cities")
     one.sees("laptop_8_cities: 8 devices")
@@ -69,18 +69,18 @@ def test_back_shows_the_search_before_and_a_reload_the_plan_of_the_front(server,
     shows(one, taken)
 
     one.leave()
-    server.stop()
-    leave_hostile_files(server.home)
-    server.start()
-    goes_back_from_the_start_page(visit(server.url), free, taken)
+    server_of_file.stop()
+    leave_hostile_files(server_of_file.home)
+    server_of_file.start()
+    goes_back_from_the_start_page(visit(server_of_file.url), free, taken)
 
 
 def selected(page: Page, title: str) -> None:
     page.get_by_role("tab", name=title, selected=True).wait_for()
 
 
-def test_every_page_is_as_it_was_after_back_forward_reload_and_restart(server, visit):
-    one = visit(server.url)
+def test_every_page_is_as_it_was_after_back_forward_reload_and_restart(server_of_file, visit):
+    one = visit(server_of_file.url)
     page = one.page
     choose(page, "Sample cluster", "lab_2_sites_4")
     one.sees("lab_2_sites_4: 4 devices")
@@ -111,8 +111,8 @@ def test_every_page_is_as_it_was_after_back_forward_reload_and_restart(server, v
     page.wait_for_url(re.compile("page=export"))
     address = page.url
     one.leave()
-    server.stop()
-    server.start()
+    server_of_file.stop()
+    server_of_file.start()
     is_as_it_was(visit(address), plan)
 
 

@@ -5,9 +5,11 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from called import called
 from patience import HANG_S
 
 from hetplanner.plan.files.plan_files import load_elastic_plan, load_plan
@@ -22,7 +24,15 @@ PROGRAM = shutil.which("hetplanner", path=os.pathsep.join([str(Path(sys.executab
 
 @pytest.fixture
 def call(tmp_path, monkeypatch):
-    """Runs the installed console script in an empty folder with a home of its own."""
+    """Runs the command line in an empty folder with a home of its own."""
+    monkeypatch.setenv("HETPLANNER_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return partial(called, monkeypatch)
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Runs the installed console script so, as a process."""
     monkeypatch.setenv("HETPLANNER_HOME", str(tmp_path / "home"))
     assert PROGRAM is not None, "the console script is not installed"
 
@@ -52,8 +62,8 @@ def failure(done, code):
     return lines[0]
 
 
-def test_cluster_show_lists_devices(call):
-    data = json.loads(call("cluster", "show", WORLD, "--json").stdout)
+def test_cluster_show_lists_devices(start):
+    data = json.loads(start("cluster", "show", WORLD, "--json").stdout)
     assert len(data["devices"]) == 64
     assert {"id", "kind", "site", "host"} <= data["devices"][0].keys()
 
@@ -301,8 +311,8 @@ def test_bad_input_is_one_line_and_exit_code_2(call, arguments, words):
     assert all(word in line for word in words), line
 
 
-def test_a_model_that_fits_nowhere_is_infeasible(call):
-    line = failure(call("plan", LAB, "llama-70b", "--stages", "2", "--replicas", "2", "--budget", "1s"), 3)
+def test_a_model_that_fits_nowhere_is_infeasible(start):
+    line = failure(start("plan", LAB, "llama-70b", "--stages", "2", "--replicas", "2", "--budget", "1s"), 3)
     assert "GB" in line
 
 
@@ -311,8 +321,8 @@ def test_a_trace_that_cannot_be_written_is_one_line(call, tmp_path):
     failure(call("simulate", "plan.json", "--trace", "no/such/folder/trace.json"), 2)
 
 
-def test_debug_shows_the_traceback(call):
-    assert "Traceback" in call("--debug", "cluster", "show", "nowhere.json").stderr
+def test_debug_shows_the_traceback(start):
+    assert "Traceback" in start("--debug", "cluster", "show", "nowhere.json").stderr
 
 
 def test_help_names_every_command(call):

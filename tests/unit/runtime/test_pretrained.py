@@ -8,6 +8,7 @@ from pathlib import Path
 import model_folders
 import pytest
 import torch
+from captured_models import captured_here
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -34,7 +35,8 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if how == "formula":
         workload = workload_from_config(path, micro_batch=2, seq_len=seq_len, dtype="float32")
     else:
-        workload = capture_config(path, micro_batch=2, seq_len=seq_len)
+        with captured_here():
+            workload = capture_config(path, micro_batch=2, seq_len=seq_len)
     return kind, how, path, workload
 
 

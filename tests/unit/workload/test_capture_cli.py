@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from captured_models import GPT2, RESNET
+from captured_models import GPT2, RESNET, captured_here
 from patience import HANG_S
 
 from hetplanner.errors import InvalidInput
@@ -120,24 +120,42 @@ def test_torch_keeps_nothing_under_a_name_that_others_can_foresee(folder, monkey
     assert list((folder / "temporary").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("factory", "says"),
-    [
-        ("branch", ["nets.py:15 (forward)", "_local_scalar_dense", "torch.where"]),
-        ("item", ["nets.py:21 (forward)", "no .item()"]),
-        ("in_place", ["nets.py:26 (forward)", "aten.add_.Tensor", "without in-place calls"]),
-        ("state", ["nets.py:35 (forward)", "buffer mean", "keep other state out"]),
-        ("large", ["buffer mask [300, 300]", "at most 65536", "compute it in forward"]),
-        ("orthogonal", ["parameter linear.weight [4, 8]", "torch.nn.init"]),
-        ("mean", ["must return logits [batch, ..., classes], got []"]),
-        ("shapes", ["nets.py:14 (forward)"]),
-        ("crash", ["nets.py:71 (crash)", "undefined_name"]),
-        ("alone", ["returned Branch", "(module, example_inputs)"]),
-        ("uneven", ["equally many samples, got 4 and 3"]),
-        ("nothing", ["mine.nets has no function nothing"]),
-    ],
-)
-def test_refusals_name_the_line_and_the_remedy(folder, factory, says):
+@pytest.fixture
+def own_process(folder, monkeypatch):
+    """Captures in this process, which finds the folder's code and forgets it afterwards."""
+    monkeypatch.syspath_prepend(folder)
+    with captured_here():
+        yield
+    for name in ("mine.nets", "mine"):
+        sys.modules.pop(name, None)
+
+
+REFUSALS = [
+    ("branch", ["nets.py:15 (forward)", "_local_scalar_dense", "torch.where"]),
+    ("item", ["nets.py:21 (forward)", "no .item()"]),
+    ("in_place", ["nets.py:26 (forward)", "aten.add_.Tensor", "without in-place calls"]),
+    ("state", ["nets.py:35 (forward)", "buffer mean", "keep other state out"]),
+    ("large", ["buffer mask [300, 300]", "at most 65536", "compute it in forward"]),
+    ("orthogonal", ["parameter linear.weight [4, 8]", "torch.nn.init"]),
+    ("mean", ["must return logits [batch, ..., classes], got []"]),
+    ("shapes", ["nets.py:14 (forward)"]),
+    ("crash", ["nets.py:71 (crash)", "undefined_name"]),
+    ("alone", ["returned Branch", "(module, example_inputs)"]),
+    ("uneven", ["equally many samples, got 4 and 3"]),
+    ("nothing", ["mine.nets has no function nothing"]),
+]
+
+
+@pytest.mark.parametrize(("factory", "says"), REFUSALS)
+def test_refusals_name_the_line_and_the_remedy(own_process, factory, says):
+    refused(factory, says)
+
+
+def test_a_child_hands_its_refusal_on(folder):
+    refused(*REFUSALS[0])
+
+
+def refused(factory, says):
     with pytest.raises(InvalidInput) as caught:
         capture_model_code(f"mine.nets:{factory}")
     text = str(caught.value)
@@ -292,7 +310,7 @@ def test_configs_of_other_families_are_captured(tmp_path):
 def test_configs_that_cannot_be_captured(tmp_path, fields, says):
     config = tmp_path / "config.json"
     config.write_text(json.dumps(fields))
-    with pytest.raises(InvalidInput) as caught:
+    with captured_here(), pytest.raises(InvalidInput) as caught:
         load_workload(str(config))
     assert says in str(caught.value)
 

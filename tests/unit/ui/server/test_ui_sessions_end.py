@@ -104,6 +104,19 @@ async def still_searching(page):
     await look_around(page)
 
 
+def expire(server):
+    """Else sessions live on for 15 s, in case their pages come back."""
+    for session in server.get_sessions("/planner"):
+        session.request_expiration()
+
+
+def living(named):
+    """Names of the parts that are still there."""
+    gc.unfreeze()
+    gc.collect()
+    return [name for name, part in named.items() if part() is not None]
+
+
 async def use_of(use, home):
     """Opens a page in a server of this process, uses and leaves it; weak references to what the session was.
 
@@ -118,7 +131,7 @@ async def use_of(use, home):
 
     server = pn.serve(
         {"planner": made}, port=0, show=False, start=False, verbose=False, loop=IOLoop.current(),
-        check_unused_sessions=SOON_MS, unused_session_lifetime=SOON_MS,
+        check_unused_sessions_milliseconds=SOON_MS,
     )  # fmt: skip
     server.start()
     try:
@@ -136,6 +149,7 @@ async def use_of(use, home):
         named = {f"{type(part).__name__} {number}": weakref.ref(part) for number, part in enumerate(whole)}
         del page, document, app, models, views, whole
         await client.close()
+        expire(server)
         await until(lambda: not server.get_sessions("/planner"), "the session does not expire")
         return named
     finally:
@@ -160,10 +174,10 @@ class NotedShell(shell.Shell):
 
 def left_of(use, home):
     """Parts of a session that live on after it was used so, and ended."""
-    named = own_loop.finish(use_of(use, home))
-    gc.unfreeze()
-    gc.collect()
-    return [name for name, part in named.items() if part() is not None]
+    named, deadline = own_loop.finish(use_of(use, home)), time.monotonic() + PATIENCE_S
+    while (left := living(named)) and time.monotonic() < deadline:
+        time.sleep(0.2)  # what was being computed for it ends first
+    return left
 
 
 @pytest.fixture(autouse=True)
