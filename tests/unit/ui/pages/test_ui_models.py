@@ -187,6 +187,22 @@ def test_a_captured_model_is_taken_planned_and_shown(app):
     assert app.plan.fixed_settings == frozen, "they go with boundary layers, and with frozen ones"
 
 
+def test_what_is_trained_is_a_setting_that_a_plan_brings_back(app):
+    app.plan.preset = "gpt2"
+    assert app.plan.workload().fine_tuning is None
+    app.plan.param.update(fine_tuning="adapters", adapter_rank=4, adapter_targets=["c_fc"])
+    adapters = app.plan.problem()
+    assert str(adapters.workload.fine_tuning.adapters) == "4:16:c_fc"
+    app.plan.param.update(fine_tuning="layers", frozen_layers=3)
+    frozen = app.plan.problem()
+    assert (frozen.workload.fine_tuning.adapters, frozen.workload.fine_tuning.frozen_layers) == (None, 3)
+    for problem in (adapters, frozen):
+        app.plan.take_problem(problem)
+        assert app.plan.problem().workload == problem.workload
+    app.plan.preset = "tiny-gpt"
+    assert app.plan.workload().fine_tuning is None
+
+
 def test_default_shapes_use_all_devices_as_squarely_as_possible():
     assert default_shape(64, 24, 1024) == (8, 8)
     assert default_shape(8, 6, 16) == (4, 2)
