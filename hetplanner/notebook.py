@@ -244,6 +244,7 @@ def launch(
     data: str | None = None,
     init_from: str | None = None,
     live: bool | None = None,
+    **settings: Any,
 ) -> Run:
     """Starts a real run of a plan on this machine, owned by the agent; returns at once.
 
@@ -258,8 +259,10 @@ def launch(
             standard library's sources, or digits for images.
         init_from: a Hugging Face model folder, whose weights the training begins with.
         live: show the run in the cell while it goes on, with a stop button; None = in a notebook only.
+        settings: other fields of `hp.TrainConfig`, such as `learning_rate`, `eval_data` or `checkpoint_every`.
 
     Raises:
+        InvalidInput: a setting that there is not, or that does not fit.
         Infeasible: if this machine cannot hold the plan's ranks.
         RunError: if the agent does not start.
     """
@@ -267,8 +270,10 @@ def launch(
     from hetplanner.plan.train import TrainConfig
     from hetplanner.runs.agent.client import AgentClient
     from hetplanner.runs.home import runs_directory
+    from hetplanner.schema import checked
 
-    config = TrainConfig(steps=steps, seed=seed, data=data, init_from=init_from, emulate_links=emulate_links)
+    given = {"steps": steps, "seed": seed, "data": data, "init_from": init_from, "emulate_links": emulate_links}
+    config = checked(TrainConfig, given | settings, "launch")
     for text in make_launcher("local").request(plan, runs_directory() / "new-run", config).warnings:
         warnings.warn(text, stacklevel=2)
     run = AgentClient().start(plan, config)
