@@ -29,10 +29,12 @@ class StageOps(Protocol):
     Attributes:
         reads: what they read of a micro-batch: inputs, labels, both or neither.
         running: statistics that training moves without gradients (batch norm's), by name in a saved model.
+        expert_loads: by op of a mixture of experts, how often each was taken (int64 [experts]); readers reset it.
     """
 
     reads: frozenset[str]
     running: dict[str, Tensor]
+    expert_loads: dict[str, Tensor]
 
     def bind(self, weight: ModelWeight, parameter: nn.Parameter) -> None:
         """Puts a weight where the stage's ops use it."""
@@ -163,6 +165,13 @@ class StageModel:
     def reads(self) -> frozenset[str]:
         """What the stage reads of a micro-batch: inputs, labels, both or neither."""
         return self.stage_ops.reads
+
+    def take_expert_loads(self) -> dict[str, list[int]]:
+        """By op of a mixture of experts, how often each expert was taken since the last call."""
+        loads = {op: load_E.tolist() for op, load_E in self.stage_ops.expert_loads.items()}
+        for load_E in self.stage_ops.expert_loads.values():
+            load_E.zero_()
+        return loads
 
     @property
     def needs_batch(self) -> bool:

@@ -21,6 +21,7 @@ class TransformerStage:
         ends = {"inputs": first_op == 0, "labels": end_op == len(self.graph.ops)}
         self.reads = frozenset(part for part, read in ends.items() if read)
         self.running: dict[str, Tensor] = {}
+        self.expert_loads: dict[str, Tensor] = {}
 
     def bind(self, weight: ModelWeight, parameter: nn.Parameter) -> None:
         """Puts a weight into every module that uses it."""
