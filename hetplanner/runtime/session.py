@@ -39,7 +39,7 @@ from hetplanner.runtime.comm.wire import HostWire, PairWire, Wire
 from hetplanner.runtime.device import choose_device, have_own_gpus
 from hetplanner.runtime.measure.prediction import PREDICTION_FILE, predict, write_links, write_prediction
 from hetplanner.runtime.measure.profile import durations_from, gather_profiles, profile_rank
-from hetplanner.runtime.measure.telemetry import Telemetry
+from hetplanner.runtime.measure.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.model.chunk import build_chunks
 from hetplanner.runtime.model.pretrained import load_pretrained
 from hetplanner.runtime.model.running_statistics import merge_running
@@ -323,6 +323,8 @@ class Session:
         first = executor.completed_steps
         self._links_told = (0.0, first - 1)
         executor.transport.traffic.take()  # what came before the first step is not the plan's
+        for chunk in executor.chunks:
+            chunk.model.take_expert_loads()
         began_s = time.monotonic()
         try:
             for step in range(first, self.config.steps):
@@ -386,8 +388,17 @@ class Session:
             **({"paused_s": round(self._paused_s, 6)} if self._paused_s else {}),
         )
         self._paused_s = 0.0
+        self._report_experts(executor, step)
         if stats.end_s - self._links_told[0] >= LINKS_EVERY_S:
             self._report_links(executor)
+
+    def _report_experts(self, executor: Executor, step: int) -> None:
+        """Tokens of each expert since the last such line; where spans are kept, as counts wait for the device."""
+        if not keeps_spans(step):
+            return
+        for chunk in executor.chunks:
+            for op, tokens in chunk.model.take_expert_loads().items():
+                self.telemetry.write("experts", step=step, stage=chunk.stage, op=op, tokens=tokens)
 
     def _report_links(self, executor: Executor) -> None:
         """Bytes and waiting by link since the last such line, and how many whole steps they count."""

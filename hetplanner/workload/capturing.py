@@ -144,10 +144,9 @@ def capture_config(
         request["tokenizer"] = str(tokenizer.absolute())
     kept = None if fresh else kept_capture(digest)
     if kept is None:
-        captured = _captured(request, place, timeout_s, on_progress)
-        keep_capture(digest, captured)
-        return captured
-    if on_kept is not None:
+        kept = _captured(request, place, timeout_s, on_progress)
+        keep_capture(digest, kept)
+    elif on_kept is not None:
         on_kept()
     return kept
 
@@ -156,9 +155,12 @@ def capture_config(
 def mask_of_tokenizer(path: Path) -> int | None:
     """The id of what hides a token, from a tokenizer.json; None if it has none. Raises InvalidInput."""
     fields = parse_json(read_text(path, MAX_TOKENIZER_BYTES), one_line(path.name))
-    tokens = fields["added_tokens"] if isinstance(fields, dict) and "added_tokens" in fields else []
-    ids = [token["id"] for token in tokens if token["content"] in MASKS]
-    return int(ids[0]) if ids else None
+    tokens = fields.get("added_tokens") if isinstance(fields, dict) else None
+    for token in tokens if isinstance(tokens, list) else ():
+        found = token.get("id") if isinstance(token, dict) and token.get("content") in MASKS else None
+        if isinstance(found, int):
+            return found
+    return None
 
 
 def _refuse_deep(fields: Mapping[str, Any], place: str) -> None:

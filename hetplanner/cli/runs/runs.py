@@ -18,6 +18,8 @@ from hetplanner.units import short_bytes, short_seconds
 if TYPE_CHECKING:
     from hetplanner.runs.run import Run
 
+SHOWN_EXPERTS = 16
+"""Of an op."""
 app = typer.Typer(no_args_is_help=True, help="Look at runs, stop them or their peers, sample from what they trained.")
 
 PeerName = Annotated[str, typer.Argument(metavar="PEER", help="Id of a peer, as the run's Swarm section lists them.")]
@@ -202,7 +204,11 @@ def show(run: RunName, as_json: AsJson = False) -> None:
     status = reader.status()
     summary = reader.summary()
     if as_json:
-        print_json({"path": str(reader.path)} | status.model_dump(mode="json") | {"summary": summary})
+        print_json(
+            {"path": str(reader.path)}
+            | status.model_dump(mode="json")
+            | {"summary": summary, "expert_loads": reader.expert_loads()}
+        )
         return
     console.print(bold(reader.id), status.word, status.message, sep="  ")
     for text in status.degraded:
@@ -215,6 +221,12 @@ def show(run: RunName, as_json: AsJson = False) -> None:
         words = name.replace("_", " ").replace("tokens", reader.any_plan.problem.workload.token_word)
         rows.add_row(words, _shown(name, value))
     console.print(rows)
+    if loads := reader.expert_loads():
+        experts = table("Tokens of experts", "op", "least", "most", "of each", right=("least", "most"))
+        for op, tokens in loads.items():
+            least, most = (f"{share / max(1, sum(tokens)):.1%}" for share in (min(tokens), max(tokens)))
+            experts.add_row(op, least, most, " ".join(f"{count:,}" for count in tokens[:SHOWN_EXPERTS]))
+        console.print(experts)
 
 
 @app.command()

@@ -329,6 +329,16 @@ class RunReader:
         samples += [s for t in self.ranks for step in sorted(steps & t.steps.keys()) for s in _memory_samples(t, step)]
         return Trace(tuple(spans), self.labels, origin="measured", samples=tuple(samples))
 
+    def expert_loads(self) -> dict[str, list[int]]:
+        """By op of a mixture of experts, tokens that each expert took, over all ranks and all counted steps."""
+        total: dict[str, list[int]] = {}
+        for telemetry in self.ranks:
+            for op, tokens in telemetry.experts.items():
+                known = total.get(op, [0] * len(tokens))
+                if len(known) == len(tokens):
+                    total[op] = [a + b for a, b in zip(known, tokens, strict=True)]
+        return total
+
     def profiles(self) -> list[dict[str, Any]]:
         """What every rank measured of its own stage before step 0."""
         return [t.profile for t in self.ranks]

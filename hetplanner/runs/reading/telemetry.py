@@ -30,6 +30,8 @@ MAX_SPANS = 20_000
 MOST_SECONDS = 1e12
 """Of any time, also of unix time: what is beyond is damaged."""
 MAX_PROFILES = 64
+MAX_EXPERTS = 1024
+"""Of one op, and ops that have some."""
 MAX_HAPPENINGS = 500
 """What a rank says of its life: phases, checkpoints, restarts. Older ones are forgotten."""
 _SPAN_PREFIXES = (b'{"type":"span"', b'{"type": "span"')
@@ -137,6 +139,7 @@ class RankTelemetry:
         peak_memory_bytes, peak_device_bytes, peak_bytes: most held in a step: resident, on the accelerator, both.
         memory: (step, resident bytes, bytes on the accelerator) of every so many steps, over the whole run.
         most_in_flight, most_held: of all steps.
+        experts: by op of a mixture of experts, tokens that each expert took on this rank.
         links: by (other rank, role); the role is activation, gradient, reduce or norm.
         loads: of the rank's host, over the whole run; empty of ranks that do not tell it.
         links_steps: how many steps `links` counts; 0 in a run that did not write them.
@@ -166,6 +169,7 @@ class RankTelemetry:
     loads: list[HostSample] = field(default_factory=list)
     most_in_flight: int = 0
     most_held: int = 0
+    experts: dict[str, list[int]] = field(default_factory=dict)
     links: dict[tuple[int, str], LinkTraffic] = field(default_factory=dict)
     links_steps: int = 0
     attempt: int = 0
@@ -192,6 +196,7 @@ class RankTelemetry:
             "step": self._step,
             "links": self._links,
             "load": self._load,
+            "experts": self._experts,
             "validation": self._validation,
             "restart": self._restart,
             "resumed": self._resumed,
@@ -327,6 +332,13 @@ class RankTelemetry:
             return
         size, seconds = short_bytes(_whole(record["bytes"])), short_seconds(_finite(record["seconds"]))
         self._happened("copied", record, f"copied the checkpoint of step {step}, {size} in {seconds}")
+
+    def _experts(self, record: dict[str, Any]) -> None:
+        op, tokens = str(record["op"])[:200], [_whole(count) for count in record["tokens"][:MAX_EXPERTS]]
+        known = self.experts.get(op, [0] * len(tokens))
+        if len(known) != len(tokens) or (op not in self.experts and len(self.experts) >= MAX_EXPERTS):
+            raise ValueError("must have as many experts as before")
+        self.experts[op] = [a + b for a, b in zip(known, tokens, strict=True)]
 
     def _notice(self, record: dict[str, Any]) -> None:
         self.notice = str(record["text"])[:500]

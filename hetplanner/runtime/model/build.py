@@ -54,11 +54,13 @@ class StageOps(Protocol):
         reads: what they read of a micro-batch: inputs, labels, both or neither.
         parts_documents: whether they keep documents of a sequence apart, where the data knows them.
         running: statistics that training moves without gradients (batch norm's), by name in a saved model.
+        expert_loads: by op of a mixture of experts, how often each was taken (int64 [experts]); readers reset it.
     """
 
     reads: frozenset[str]
     parts_documents: bool
     running: dict[str, Tensor]
+    expert_loads: dict[str, Tensor]
 
     def bind(self, weight: ModelWeight, parameter: nn.Parameter) -> None:
         """Puts a weight where the stage's ops use it."""
@@ -215,6 +217,13 @@ class StageModel:
     def reads(self) -> frozenset[str]:
         """What the stage reads of a micro-batch: inputs, labels, both or neither."""
         return self.stage_ops.reads
+
+    def take_expert_loads(self) -> dict[str, list[int]]:
+        """By op of a mixture of experts, how often each expert was taken since the last call."""
+        loads = {op: load_E.tolist() for op, load_E in self.stage_ops.expert_loads.items()}
+        for load_E in self.stage_ops.expert_loads.values():
+            load_E.zero_()
+        return loads
 
     @property
     def needs_batch(self) -> bool:

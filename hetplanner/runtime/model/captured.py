@@ -24,6 +24,8 @@ from hetplanner.workload.workload import Workload
 
 _EVALUATION = RngKey(0, 0, 0)
 """What calls draw from in evaluation that have no other meaning there (`rand`, `bernoulli`)."""
+EXPERTS_NDIM = 3
+"""Axes of the weights of a layer's experts: expert, rows, columns."""
 _TENSORS = frozenset(("node", "parameter", "buffer", "batch"))
 
 Env = list[Any]
@@ -98,6 +100,7 @@ class ProgramStage:
         self.reads = frozenset(name for kind, name in read if kind == "batch")
         self._places = _Places()
         self.running: dict[str, Tensor] = {}
+        self.expert_loads: dict[str, Tensor] = {}
         self._hold_buffers(workload, {name for kind, name in read if kind == "buffer"}, first_op, end_op)
         self._key, self._again = _EVALUATION, False
         self._perform_fixed_calls()
@@ -171,11 +174,31 @@ class ProgramStage:
             mean = everything.get("running_mean")
             if training and everything.get(EVALUATED_WITH[node.call][0]) and isinstance(mean, dict):
                 function = self._counted(function, str(mean.get("buffer")))
+        elif training and node.call == "index.Tensor":
+            function = self._tallied(function, node, everything)
         elif node.call in RANDOM_CALLS and _draws(node.call, everything):
             function = self._drawn(function, node)
         if node.op is None and self._casts:
             function = self._in_float32(function)
         return function, self._places.pick(arguments)
+
+    def _tallied(self, function: Callable[..., Any], node: Node, everything: dict[str, Any]) -> Callable[..., Any]:
+        """A call that takes experts' weights by their numbers: counts how often each is taken, an op once."""
+        weight, indices = everything.get("self"), everything.get("indices")
+        if node.op is None or not (isinstance(weight, dict) and "parameter" in weight) or node.op in self.expert_loads:
+            return function
+        shape = self.program.parameters[weight["parameter"]].shape
+        if len(shape) != EXPERTS_NDIM or not isinstance(indices, list | tuple) or len(indices) != 1:
+            return function
+        load_E = self.expert_loads[node.op] = torch.zeros(shape[0], dtype=torch.int64, device=self.device)
+
+        def call(weights: Tensor, numbers: list[Tensor]) -> Any:
+            if not self._again:
+                taken = numbers[0].reshape(-1)
+                load_E.scatter_add_(0, taken, torch.ones_like(taken))
+            return function(weights, numbers)
+
+        return call
 
     def _in_float32(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Free calls are computed as they are written, outside of autocast."""

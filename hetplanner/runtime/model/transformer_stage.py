@@ -26,6 +26,7 @@ class TransformerStage:
         self.reads = frozenset(part for part, read in ends.items() if read)
         self.parts_documents = any(isinstance(module, Embedding | Attention) for module in self.modules)
         self.running: dict[str, Tensor] = {}
+        self.expert_loads: dict[str, Tensor] = {}
 
     def bind(self, weight: ModelWeight, parameter: nn.Parameter) -> None:
         """Puts a weight into every module that uses it."""
