@@ -10,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from hetplanner.capture import __main__ as child
 from hetplanner.capture.huggingface import config_factory
-from hetplanner.workload import capturing
+from hetplanner.workload.capturing import capture as capturing
 
 GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": 256, "n_positions": 32}
 LLAMA = {

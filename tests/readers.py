@@ -98,11 +98,11 @@ from hetplanner.swarm.spec import read_spec, spec_of
 from hetplanner.weights.adapters import ADAPTER_CONFIG, ADAPTER_FILE, adapter_config, adapter_parts, check_adapter
 from hetplanner.weights.check import check_weights
 from hetplanner.weights.names import parts_of
-from hetplanner.workload.capturing import mask_of_tokenizer
+from hetplanner.workload.capturing.capture import mask_of_tokenizer
+from hetplanner.workload.capturing.kept import load_kept, packed
 from hetplanner.workload.files import load_workload_file, save_workload
 from hetplanner.workload.fine_tuning import Adapters, FineTuning
 from hetplanner.workload.huggingface import workload_from_config
-from hetplanner.workload.kept_captures import load_kept, packed
 from hetplanner.workload.load import load_workload
 from hetplanner.workload.workload import Workload
 
@@ -388,7 +388,7 @@ MODELS = (
             '{"added_tokens": [{"id": 3, "content": "[CLS]"}, {"id": 7, "content": "[MASK]"}]}'
         ),
         lambda folder: mask_of_tokenizer(folder / "tokenizer.json"),
-        ("workload.capturing.mask_of_tokenizer",),
+        ("workload.capturing.capture.mask_of_tokenizer",),
     ),
     Reader(
         "model folder",
@@ -423,7 +423,7 @@ MODELS = (
         "kept capture",
         lambda folder: (folder / "kept.json.gz").write_bytes(packed(image_workload())),
         lambda folder: load_kept(folder / "kept.json.gz").graph,
-        ("workload.kept_captures.load_kept",),
+        ("workload.capturing.kept.load_kept",),
     ),
     Reader("config of GPT-2", _config(GPT2), _read_config, ("workload.huggingface.workload_from_config",)),
     Reader("config of Llama", _config(LLAMA), _read_config),

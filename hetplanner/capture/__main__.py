@@ -1,4 +1,4 @@
-"""The child process that runs a user's factory: see :mod:`hetplanner.workload.capturing`."""
+"""The child process that runs a user's factory: see :mod:`hetplanner.workload.capturing.capture`."""
 
 import hashlib
 import importlib
@@ -26,7 +26,7 @@ def main(request_file: str, answer_file: str, refusal_file: str, progress_file: 
     """Answers one request; returns the exit code.
 
     Args:
-        request_file, answer_file, refusal_file, progress_file: see `hetplanner.workload.capturing`.
+        request_file, answer_file, refusal_file, progress_file: see `hetplanner.workload.capturing.capture`.
         lifeline: number of a pipe's end; when the other one closes, this process ends.
     """
     progress.end_with_parent(int(lifeline), Path(request_file).parent)

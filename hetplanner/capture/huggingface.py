@@ -12,7 +12,7 @@ from hetplanner.capture.export import Factory, Wrapper
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import one_line
 from hetplanner.weights.names import base_name
-from hetplanner.workload.capturing import mask_of_tokenizer
+from hetplanner.workload.capturing.capture import mask_of_tokenizer
 from hetplanner.workload.fine_tuning import Adapters
 from hetplanner.workload.task import Continuation, HiddenTokens
 from hetplanner.workload.workload import HuggingFace, Workload

@@ -12,7 +12,7 @@ from hetplanner.units import short_bytes
 from hetplanner.workload.optimizers import OPTIMIZERS
 
 if TYPE_CHECKING:
-    from hetplanner.workload.capturing import OnProgress
+    from hetplanner.workload.capturing.capture import OnProgress
     from hetplanner.workload.model import Op
     from hetplanner.workload.workload import Workload
 
@@ -113,7 +113,7 @@ def chosen_workload(
     **overrides: Any,
 ) -> "Workload":
     """The workload of MODEL or of `--model-code`, of which exactly one is given. Raises InvalidInput."""
-    from hetplanner.workload.capturing import CAPTURE_TIMEOUT_S, capture_model_code
+    from hetplanner.workload.capturing.capture import CAPTURE_TIMEOUT_S, capture_model_code
     from hetplanner.workload.load import load_workload
     from hetplanner.workload.presets import changed_workload
 
@@ -308,7 +308,7 @@ def capture(
 ) -> None:
     """Capture a model without its weights into a workload file: any machine can plan and train it without the code."""
     from hetplanner.schema import check_writable
-    from hetplanner.workload.capturing import CAPTURE_TIMEOUT_S, capture_config, capture_model_code
+    from hetplanner.workload.capturing.capture import CAPTURE_TIMEOUT_S, capture_config, capture_model_code
     from hetplanner.workload.files import save_workload
 
     if out is None:

@@ -7,7 +7,7 @@ from typing import Any
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
 from hetplanner.schema import one_line, parse_json, read_text
-from hetplanner.workload.capturing import CAPTURE_TIMEOUT_S, OnProgress, capture_config
+from hetplanner.workload.capturing.capture import CAPTURE_TIMEOUT_S, OnProgress, capture_config
 from hetplanner.workload.files import workload_from_data
 from hetplanner.workload.huggingface import has_formulas, workload_from_config
 from hetplanner.workload.presets import changed_workload, preset, preset_names

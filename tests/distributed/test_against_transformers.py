@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.train.data import open_batches
-from hetplanner.workload.capturing import capture_config
+from hetplanner.workload.capturing.capture import capture_config
 from hetplanner.workload.workload import Workload
 from tests.architectures import ARCHITECTURES, MASK_TOKEN
 from tests.distributed.real_ranks import train

@@ -12,7 +12,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.run import Run
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.train.data import open_batches
-from hetplanner.workload.capturing import capture_config
+from hetplanner.workload.capturing.capture import capture_config
 from tests.architectures import ARCHITECTURES
 from tests.distributed.real_ranks import train
 from tests.factories import chain_plan

@@ -29,7 +29,7 @@ from hetplanner.swarm.initial_state import with_initial_weights
 from hetplanner.swarm.peer.engine import StageEngine
 from hetplanner.swarm.peer.state import load_checkpoint, state_sizes
 from hetplanner.weights.adapters import adapter_parts, adapters_of
-from hetplanner.workload.capturing import capture_config
+from hetplanner.workload.capturing.capture import capture_config
 from hetplanner.workload.fine_tuning import Adapters, FineTuning
 from hetplanner.workload.huggingface import workload_from_config
 from tests.distributed.real_ranks import train

@@ -22,7 +22,7 @@ from hetplanner.runtime.train.data import open_batches
 from hetplanner.swarm.spec import read_spec
 from hetplanner.weights.adapters import common_digest, initial_weights
 from hetplanner.weights.check import check_weights
-from hetplanner.workload.capturing import capture_config
+from hetplanner.workload.capturing.capture import capture_config
 from hetplanner.workload.huggingface import workload_from_config
 from tests.distributed.real_ranks import start_ranks, train
 from tests.factories import chain_plan, swarm_plan

@@ -63,7 +63,7 @@ def test_what_a_stage_holds_is_counted_once(seed, num_ops):
     tables = CostTables(Problem(cluster=cluster, workload=workload))
     capacity, ops, used_by = Capacity(tables), workload.graph.ops, readers(workload)
     edges = capacity.edges_K.tolist()
-    weights, own = tables.params_between(capacity.edges_K), tables.own_params_between(capacity.edges_K)
+    weights, own = tables.trained_between(capacity.edges_K), tables.own_trained_between(capacity.edges_K)
     in_flight = 3
     kept, recomputed = (capacity.stage_bytes_KK(in_flight, recompute=r) for r in (False, True))
     groups = workload.graph.tied_groups

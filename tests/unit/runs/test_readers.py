@@ -52,7 +52,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "kernels.source_digest",
         "plots.film._file",
         "ui.patches.patches.patch_scripts",
-        "workload.kept_captures.digest_of",
+        "workload.capturing.kept.digest_of",
         "workload.presets._captured",
     ),
     "bytes as they are, or a file of the system": (
@@ -105,8 +105,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "ui.jobs.probe_jobs._Worker._run",
         "ui.jobs.probe_worker.main",
         "ui.jobs.worker.Worker.listen",
-        "workload.capturing._await",
-        "workload.capturing._captured",
+        "workload.capturing.capture._await",
+        "workload.capturing.capture._captured",
     ),
     "a record of fixed size in shared memory": ("liveness.heartbeat.read_heartbeats",),
     "a message or an address, whose handler gives InvalidInput back": (
@@ -205,7 +205,7 @@ def test_every_reader_is_fuzzed():
         for name, function in functions()
         if any(isinstance(d, ast.Call) and _name(d.func) == "reader" for d in function.decorator_list)
     }
-    by_a_process = {"workload.capturing.capture_config"}  # see the test of captures
+    by_a_process = {"workload.capturing.capture.capture_config"}  # see the test of captures
     of_a_rank = {"runtime.checkpoint.files.load_state"}  # only what `check_rank_file` has found whole gets there
     assert under_the_law - covered == by_a_process | of_a_rank
     assert covered <= under_the_law

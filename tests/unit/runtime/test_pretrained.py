@@ -17,7 +17,7 @@ from hetplanner.runtime.model import pretrained
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.model.pretrained import load_pretrained
 from hetplanner.weights.check import check_weights
-from hetplanner.workload.capturing import capture_config
+from hetplanner.workload.capturing.capture import capture_config
 from hetplanner.workload.huggingface import workload_from_config
 from hetplanner.workload.workload import Workload
 

@@ -17,7 +17,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.resuming import check_init_from
 from hetplanner.weights.check import check_weights
 from hetplanner.weights.header import read_header
-from hetplanner.workload.capturing import capture_config
+from hetplanner.workload.capturing.capture import capture_config
 from hetplanner.workload.huggingface import workload_from_config
 from hetplanner.workload.workload import Workload
 

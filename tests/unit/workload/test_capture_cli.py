@@ -13,7 +13,7 @@ from captured_models import GPT2, RESNET, captured_here
 from patience import HANG_S
 
 from hetplanner.errors import InvalidInput
-from hetplanner.workload.capturing import capture_config, capture_model_code
+from hetplanner.workload.capturing.capture import capture_config, capture_model_code
 from hetplanner.workload.files import load_workload_file, save_workload, workload_from_json, workload_to_data
 from hetplanner.workload.load import load_workload
 from hetplanner.workload.presets import preset
@@ -262,7 +262,7 @@ def test_a_capture_ends_at_its_limit_with_the_remedy(folder):
 
 
 def test_a_capture_ends_with_whoever_asked_for_it(folder):
-    code = "from hetplanner.workload.capturing import capture_model_code; capture_model_code('mine.nets:forever')"
+    code = "from hetplanner.workload.capturing.capture import capture_model_code as c; c('mine.nets:forever')"
     temporary = folder / "temporary"
     temporary.mkdir()
     asker = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"TMPDIR": str(temporary)})

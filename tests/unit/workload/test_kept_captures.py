@@ -10,9 +10,10 @@ from captured_models import RESNET
 
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import noting
-from hetplanner.workload import capturing, kept_captures
-from hetplanner.workload.capturing import capture_config
-from hetplanner.workload.kept_captures import captures_folder, digest_of, keep_capture, kept_capture, packed
+from hetplanner.workload.capturing import capture as capturing
+from hetplanner.workload.capturing import kept as kept_captures
+from hetplanner.workload.capturing.capture import capture_config
+from hetplanner.workload.capturing.kept import captures_folder, digest_of, keep_capture, kept_capture, packed
 from hetplanner.workload.presets import preset
 
 

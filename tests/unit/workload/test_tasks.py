@@ -12,7 +12,7 @@ from hetplanner.data.tasks import inputs_and_labels
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.train.data import open_batches
-from hetplanner.workload.capturing import capture_config, mask_of_tokenizer
+from hetplanner.workload.capturing.capture import capture_config, mask_of_tokenizer
 from hetplanner.workload.files import workload_from_data, workload_to_data
 from hetplanner.workload.task import IGNORED, Continuation, HiddenTokens, num_hidden
 from tests.architectures import ARCHITECTURES, captured

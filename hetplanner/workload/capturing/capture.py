@@ -21,8 +21,8 @@ from typing import IO, Any
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.reading import reader
 from hetplanner.schema import one_line, parse_json, read_text
+from hetplanner.workload.capturing.kept import digest_of, keep_capture, kept_capture
 from hetplanner.workload.files import load_workload_file
-from hetplanner.workload.kept_captures import digest_of, keep_capture, kept_capture
 from hetplanner.workload.workload import Workload
 
 MAX_CONFIG_BYTES = 2**20
@@ -107,7 +107,7 @@ def capture_config(
         adapters: RANK[:ALPHA[:TARGET,...]]; PEFT puts them beside linear layers, and all else is frozen.
         mask_token: id of what hides a token from a bidirectional model; that of a tokenizer.json beside the config if
             not given.
-        fresh: capture it although the same was captured before and kept: see :mod:`hetplanner.workload.kept_captures`.
+        fresh: capture it although the same was captured before and kept: see :mod:`hetplanner.workload.capturing.kept`.
         freeze, timeout_s, on_progress: as for `capture_model_code`.
         on_kept: called if the capture is a kept one.
 

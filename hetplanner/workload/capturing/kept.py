@@ -47,8 +47,8 @@ def digest_of(request: Mapping[str, Any]) -> str:
     """SHA-256 (hex) of what is asked, of the versions of Python, torch and transformers, and of our own code."""
     told = json.dumps([dict(request), sys.version_info[:2], [_version(name) for name in VERSIONS]], sort_keys=True)
     digest = hashlib.sha256(told.encode())
-    root = Path(__file__).parent.parent
-    for file in sorted(path for folder in CODE for path in (root / folder).glob("*.py")):
+    root = Path(__file__).parents[2]
+    for file in sorted(path for folder in CODE for path in (root / folder).rglob("*.py")):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
 
