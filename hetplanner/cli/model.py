@@ -319,14 +319,7 @@ def capture(
         raise InvalidInput(f"exactly one of CONFIG and --model-code must be given, got {given}")
     timeout_s, show = capture_timeout or CAPTURE_TIMEOUT_S, capture_progress()
     if model_code is not None:
-        if mask_token is not None:
-            raise InvalidInput("--mask-token: belongs to a config, not to --model-code")
-        if fresh:
-            raise InvalidInput("--fresh: belongs to a config; what --model-code names is captured every time")
-        if seq_len is not None:
-            raise InvalidInput("--seq-len: must come from the factory's example inputs; change them there")
-        if adapters is not None:
-            raise InvalidInput("--adapters: are put into models of a CONFIG; the factory puts its own in, with PEFT")
+        _refuse_of_config(seq_len, adapters, mask_token, fresh)
         workload = capture_model_code(
             model_code,
             micro_batch=micro_batch,
@@ -356,6 +349,18 @@ def capture(
     else:
         _print_headline(workload)
         console.print(f"workload written to {out}; look at it with: hetplanner workload show {out}")
+
+
+def _refuse_of_config(seq_len: int | None, adapters: str | None, mask_token: int | None, fresh: bool) -> None:
+    """Refuses options that --model-code does not take. Raises InvalidInput."""
+    if mask_token is not None:
+        raise InvalidInput("--mask-token: belongs to a config, not to --model-code")
+    if fresh:
+        raise InvalidInput("--fresh: belongs to a config; what --model-code names is captured every time")
+    if seq_len is not None:
+        raise InvalidInput("--seq-len: must come from the factory's example inputs; change them there")
+    if adapters is not None:
+        raise InvalidInput("--adapters: are put into models of a CONFIG; the factory puts its own in, with PEFT")
 
 
 def _totals(workload: "Workload") -> dict[str, Any]:

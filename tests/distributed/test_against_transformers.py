@@ -38,7 +38,7 @@ def plain_losses(model: Any, workload: Workload, config: TrainConfig) -> list[fl
     for step in range(config.steps):
         total = 0.0
         for m in range(workload.num_micro_batches):
-            inputs, labels = batches.draw(step, m)
+            inputs, labels, _ = batches.draw(step, m)
             source = inputs if model.config.model_type == "bert" else inputs[:, :half]
             loss = model(input_ids=source, labels=labels).loss / workload.num_micro_batches
             loss.backward()

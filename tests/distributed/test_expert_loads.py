@@ -32,7 +32,7 @@ def test_loads_of_two_stages_are_those_of_transformers(tmp_path: Path) -> None:
     train(plan, settings, tmp_path / "run")
     found, batches, expected = Run(tmp_path / "run").read_all().expert_loads(), open_batches(settings, workload), {}
     for m in range(workload.num_micro_batches):
-        inputs, _ = batches.draw(0, m)
+        inputs, *_ = batches.draw(0, m)
         routed = model(input_ids=inputs, output_router_logits=True, labels=inputs).router_logits
         for layer, logits in enumerate(routed):
             taken = logits.topk(config.num_experts_per_tok, dim=-1).indices.flatten()

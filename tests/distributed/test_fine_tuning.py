@@ -111,7 +111,7 @@ def plain_losses(tuned: Tuned) -> list[float]:
     for step in range(STEPS):
         total = 0.0
         for m in range(workload.num_micro_batches):
-            inputs, labels = batches.draw(step, m)
+            inputs, labels, _ = batches.draw(step, m)
             logits = model(input_ids=inputs).logits
             loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
             (loss / workload.tokens_per_step).backward()
@@ -149,7 +149,7 @@ def test_frozen_weights_stay_and_have_no_state(tuned: Tuned) -> None:
 
 
 def logits_of(model: Any, tuned: Tuned) -> torch.Tensor:
-    inputs, _ = open_batches(TrainConfig(), tuned.plan.problem.workload).draw(0, 0)
+    inputs, *_ = open_batches(TrainConfig(), tuned.plan.problem.workload).draw(0, 0)
     with torch.no_grad():
         logits: torch.Tensor = model.eval()(input_ids=inputs).logits
     return logits
@@ -157,7 +157,7 @@ def logits_of(model: Any, tuned: Tuned) -> torch.Tensor:
 
 def test_what_is_exported_loads_with_from_pretrained_and_gives_the_same_logits(tuned: Tuned, tmp_path: Path) -> None:
     workload, run = tuned.plan.problem.workload, Run(tuned.run_dir)
-    inputs, labels = open_batches(TrainConfig(), workload).draw(0, 0)
+    inputs, labels, _ = open_batches(TrainConfig(), workload).draw(0, 0)
     with torch.no_grad():
         loss = load_model(tuned.run_dir).forward(None, (inputs, labels))
     assert export_model(run, tmp_path / "out") == STEPS
@@ -189,7 +189,7 @@ def test_adapters_of_a_checkpoint_are_exported_and_trained_on(tuned: Tuned, tmp_
     theirs = peft.PeftModel.from_pretrained(loaded(tuned.source, tuned.kind), tmp_path / "half")
     config, total = TrainConfig(**SETTINGS), 0.0
     for m in range(workload.num_micro_batches):
-        inputs, labels = open_batches(config, workload).draw(0, m)
+        inputs, labels, _ = open_batches(config, workload).draw(0, m)
         with torch.no_grad():
             logits = theirs(input_ids=inputs).logits
         total += float(F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum"))

@@ -58,12 +58,12 @@ def test_stages_of_one_process_on_streams_of_their_own_equal_the_processor() -> 
         runners = [StageRunner(model) for model in models]
         streams = [torch.cuda.Stream(device) if device.type == "cuda" else None for _ in models]
         for m in range(4):
-            inputs, labels = (part.to(device) for part in batches.draw(0, m))
+            batch = batches.draw(0, m).to(device)
             x = None
             for i, runner in enumerate(runners):
                 with torch.cuda.stream(streams[i]):
                     _follow(streams[i], streams[i - 1] if i else None, x)
-                    x = runner.forward(m, x, (inputs, labels), key)
+                    x = runner.forward(m, x, batch, key)
             gradient = None
             for i in reversed(range(len(runners))):
                 with torch.cuda.stream(streams[i]):

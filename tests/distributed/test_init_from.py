@@ -62,7 +62,7 @@ def plain_losses(kind: str, source: Path, plan: AnyPlan) -> list[float]:
     for step in range(STEPS):
         total = 0.0
         for m in range(workload.num_micro_batches):
-            inputs, labels = batches.draw(step, m)
+            inputs, labels, _ = batches.draw(step, m)
             logits = model(input_ids=inputs).logits
             loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
             (loss / workload.tokens_per_step).backward()
@@ -134,7 +134,7 @@ def test_what_is_exported_loads_with_from_pretrained_and_gives_the_same_logits(
     assert code == 0, text
     model = loaded(tmp_path / "out", kind)
     ours = load_model(run_dir)
-    inputs, labels = open_batches(TrainConfig(), plan.problem.workload).draw(0, 0)
+    inputs, labels, _ = open_batches(TrainConfig(), plan.problem.workload).draw(0, 0)
     with torch.no_grad():
         logits = model(input_ids=inputs).logits
         loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")

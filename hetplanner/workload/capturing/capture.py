@@ -116,19 +116,9 @@ def capture_config(
             that cannot be captured, or one that takes longer than `timeout_s`.
     """
     path = Path(source) / "config.json" if Path(source).is_dir() else Path(source)
-    text = read_text(path, MAX_CONFIG_BYTES)
-    fields, place = parse_json(text, one_line(path.name)), one_line(path.name)
-    if not isinstance(fields, dict):
-        raise InvalidInput(f"{place}: must be a JSON object, got {type(fields).__name__}")
-    _refuse_deep(fields, place)
     if adapters is not None and freeze:
         raise InvalidInput("freeze: with adapters all other weights are frozen; leave one of the two out")
-    stem = path.parent.name if path.stem == "config" else path.stem
-    request: dict[str, Any] = {
-        "config": fields,
-        "place": place,
-        "name": "".join(c for c in stem if c.isprintable()).strip()[:100] or str(fields.get("model_type"))[:100],
-        "digest": hashlib.sha256(text).hexdigest(),
+    request = _config_of(path) | {
         "micro_batch": micro_batch,
         "global_batch": global_batch,
         "seq_len": seq_len,
@@ -144,11 +134,23 @@ def capture_config(
         request["tokenizer"] = str(tokenizer.absolute())
     kept = None if fresh else kept_capture(digest)
     if kept is None:
-        kept = _captured(request, place, timeout_s, on_progress)
+        kept = _captured(request, request["place"], timeout_s, on_progress)
         keep_capture(digest, kept)
     elif on_kept is not None:
         on_kept()
     return kept
+
+
+def _config_of(path: Path) -> dict[str, Any]:
+    """What a capture asks of a config: content, digest and names. Raises InvalidInput."""
+    text, place = read_text(path, MAX_CONFIG_BYTES), one_line(path.name)
+    fields = parse_json(text, place)
+    if not isinstance(fields, dict):
+        raise InvalidInput(f"{place}: must be a JSON object, got {type(fields).__name__}")
+    _refuse_deep(fields, place)
+    stem = path.parent.name if path.stem == "config" else path.stem
+    name = "".join(c for c in stem if c.isprintable()).strip()[:100] or str(fields.get("model_type"))[:100]
+    return {"config": fields, "place": place, "name": name, "digest": hashlib.sha256(text).hexdigest()}
 
 
 @reader("tokenizer", at="path")

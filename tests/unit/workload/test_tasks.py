@@ -74,7 +74,7 @@ def test_micro_batches_of_a_captured_model(tmp_path):
     assert (workload.seq_len, workload.program.num_targets, workload.token_word) == (2, 2, "targets")
     assert need_of(workload).seq_len == 16
     batches = open_batches(TrainConfig(), workload)
-    inputs, labels = batches.draw(3, 1)
+    inputs, labels, _ = batches.draw(3, 1)
     assert inputs.shape == labels.shape == (2, 16)
     assert (labels != IGNORED).sum(dim=1).tolist() == [2, 2]
     again = batches.draw(3, 1, reads=("labels",))[1]
