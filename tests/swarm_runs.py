@@ -147,7 +147,7 @@ def engines_of(spec: SwarmSpec) -> list[StageEngine]:
 
 def tokens_of(batches: Batches, step: int, micro_batch: int) -> list[memoryview]:
     """Inputs and labels as a trainer sends them."""
-    return [memoryview(t.to(torch.int32).numpy().tobytes()) for t in batches.draw(step, micro_batch)]
+    return [memoryview(t.to(torch.int32).numpy().tobytes()) for t in batches.draw(step, micro_batch)[:2]]
 
 
 def run_micro_batch(

@@ -116,9 +116,11 @@ def train(
 ) -> None:
     """Train a plan for real. The run belongs to the agent; Ctrl-C stops it, --detach leaves it."""
     from hetplanner.plan.files.plan_files import load_any_plan
+    from hetplanner.runs.sinks.registry import check_sinks
 
+    sinks = check_sinks(sink or ())
     plan = _planned_without(load_any_plan(file), without, seed, budget, resume if launcher != "local" else None)
-    _begin(plan, _config(context, plan), launcher, hosts, out, sink or (), detach, dry_run, as_json)
+    _begin(plan, _config(context, plan), launcher, hosts, out, sinks, detach, dry_run, as_json)
 
 
 def _begin(
@@ -127,7 +129,7 @@ def _begin(
     launcher: str,
     hosts: Path | None,
     out: Path | None,
-    sink: Sequence[str],
+    sinks: Sequence[str],
     detach: bool,
     dry_run: bool,
     as_json: bool,
@@ -136,9 +138,8 @@ def _begin(
     from hetplanner.launchers.disk import disk_need, need_of_head
     from hetplanner.launchers.hosts_file import read_hosts
     from hetplanner.runs.agent.client import AgentClient
-    from hetplanner.runs.sinks.registry import check_sinks
 
-    sinks, where = check_sinks(sink), read_hosts(hosts) if hosts is not None else None
+    where = read_hosts(hosts) if hosts is not None else None
     request, need = _request(plan, config, launcher, where, out), disk_need(plan, config)
     _check_inputs(plan, config, is_here=launcher == "local")
     if dry_run:

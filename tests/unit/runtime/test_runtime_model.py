@@ -136,7 +136,7 @@ def test_batches_are_a_pure_function_of_seed_step_and_micro_batch() -> None:
     assert a[0].shape == (w.micro_batch, w.seq_len)
     assert torch.equal(a[0][:, 1:], a[1][:, :-1]), "labels are the next tokens"
     others = [open_batches(TrainConfig(seed=s), w).draw(t, m) for s, t, m in ((1, 3, 5), (0, 4, 5), (0, 3, 6))]
-    assert not any(torch.equal(a[0], d) for d, _ in others)
+    assert not any(torch.equal(a[0], d) for d, *_ in others)
     assert not torch.equal(a[0], batches.draw(3, 5, "validation")[0])
     validation = [open_batches(TrainConfig(seed=s), w).draw(0, 5, "validation")[0] for s in (0, 1)]
     assert torch.equal(*validation), "runs of unlike seeds are validated on the same text"
