@@ -61,6 +61,17 @@ def check_data(data: str | None, workload: Workload) -> None:
     source.check()
 
 
+def check_all_data(data: str | None, eval_data: str | None, workload: Workload) -> None:
+    """Checks the data of a run, and what it is evaluated on. Raises InvalidInput."""
+    check_data(data, workload)
+    if eval_data is None:
+        return
+    try:
+        check_data(eval_data, workload)
+    except InvalidInput as error:
+        raise InvalidInput(f"eval_data: {str(error).removeprefix('data: ')}") from None
+
+
 def is_bytes(data: str | None, workload: Workload) -> bool:
     """Whether the data is text that is read as bytes. Raises InvalidInput as `open_data` does."""
     source = open_data(data, workload)

@@ -18,7 +18,7 @@ from torch.distributed import Store
 
 from hetplanner.cluster.measured import Measured
 from hetplanner.data.order import SampleOrder
-from hetplanner.data.registry import check_data
+from hetplanner.data.registry import check_all_data
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.liveness.heartbeat import EVERYONE, Heartbeat
 from hetplanner.plan.durations import Durations
@@ -125,9 +125,8 @@ class Session:
         if not self.place.is_loopback:
             check_host(self.plan, self.place.rank, self.place.host, socket.gethostname())
         if {s for s, _ in self.plan.places_of_rank[self.place.rank]} & {0, len(self.plan.stages) - 1}:
-            check_data(self.config.data, self.plan.problem.workload)  # of this host; the agent saw its own
-            if self.config.eval_data is not None:
-                check_data(self.config.eval_data, self.plan.problem.workload)
+            # Of this host; the agent saw its own.
+            check_all_data(self.config.data, self.config.eval_data, self.plan.problem.workload)
         if copies_here(self.config, self.place):
             check_store(str(self.config.copy_to))
         if self._begins_with_weights:

@@ -395,10 +395,11 @@ class CoordinatorProcess(Driver):
 
 
 def _download_s(spec: SwarmSpec) -> float:
-    """Seconds of a stage's download, roughly: weights and moments at 1 Gbit/s."""
+    """Seconds of a stage's download, roughly: weights, and moments of those that are trained, at 1 Gbit/s."""
     ops = spec.workload.graph.ops
-    params = max(sum(op.num_params for op in ops[slice(*spec.ops_of(s))]) for s in range(spec.num_stages))
-    return 0.5 + 12 * params / 125e6
+    stages = [ops[slice(*spec.ops_of(stage))] for stage in range(spec.num_stages)]
+    most_bytes = max(sum(4 * op.num_params + 8 * op.trained for op in stage) for stage in stages)
+    return 0.5 + most_bytes / 125e6
 
 
 def open_decisions(folder: Path) -> DecisionFile:

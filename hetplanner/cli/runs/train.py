@@ -161,14 +161,12 @@ def _check_inputs(plan: AnyPlan, config: TrainConfig, *, is_here: bool) -> None:
     Raises:
         InvalidInput: one of these.
     """
-    from hetplanner.data.registry import check_data
+    from hetplanner.data.registry import check_all_data
     from hetplanner.runs.resuming import check_copy_to, check_init_from
 
     check_copy_to(plan, config)
     if is_here:
-        check_data(config.data, plan.problem.workload)
-        if config.eval_data is not None:
-            check_data(config.eval_data, plan.problem.workload)
+        check_all_data(config.data, config.eval_data, plan.problem.workload)
     check_init_from(plan, config, is_here=is_here)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from hetplanner.data.registry import check_data, open_stream
+from hetplanner.data.registry import check_all_data, open_stream
 from hetplanner.errors import HetplannerError, InvalidInput, RunError
 from hetplanner.hosts.asking import check_hosts
 from hetplanner.hosts.slurm_job import check_job
@@ -166,9 +166,7 @@ class Supervisor:
         else:
             check_runnable(plan)
         check_resume(plan, config)
-        check_data(config.data, plan.problem.workload)
-        if config.eval_data is not None:
-            check_data(config.eval_data, plan.problem.workload)
+        check_all_data(config.data, config.eval_data, plan.problem.workload)
         if config.copy_to is not None:
             check_store(config.copy_to)
 

@@ -1,0 +1,112 @@
+"""How long is a run without a step after a rank was killed, with a checkpoint of a gigabyte?
+
+    python tests/benchmarks/training/bench_checkpoints.py [--gigabytes 1.0] [--repeat 3] [--json]
+
+One rank trains a GPT-2 whose checkpoint has the size, and is killed after its first checkpoint. From the kill to the
+beginning of the first step afterwards is measured, and beside it the time to read the same file, which the system has
+dropped from memory before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from hetplanner.liveness.heartbeat import read_heartbeats
+from hetplanner.plan.files.checkpoints import checkpoint_folder, checkpoint_steps
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runs.agent.client import AgentClient
+from hetplanner.workload.transformer import TransformerConfig
+from hetplanner.workload.workload import Workload
+from tests.factories import chain_plan
+
+BYTES_PER_WEIGHT = 12
+"""Of a checkpoint: the weight and AdamW's two moments, float32."""
+PATIENCE_S, POLL_S = 300.0, 0.02
+
+
+def workload_of(size: float) -> Workload:
+    """A GPT-2 of bytes whose checkpoint has so many bytes, with few tokens a step."""
+    hidden = 768
+    layers = max(1, round(size / BYTES_PER_WEIGHT / (12 * hidden**2)))
+    model = TransformerConfig(
+        vocab=256, max_seq_len=32, hidden=hidden, layers=layers, heads=12, ffn=4 * hidden, tie_embeddings=True
+    )
+    return Workload(name="large", transformer=model, global_batch=1, micro_batch=1, seq_len=32, dtype="float32")
+
+
+def seconds_to_read(path: Path) -> float:
+    """Of a file that is not in memory."""
+    with path.open("rb", buffering=0) as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        began_s = time.monotonic()
+        while file.read(2**24):
+            pass
+    return time.monotonic() - began_s
+
+
+def measured(size: float, home: Path) -> dict[str, float]:
+    """One run: bytes of the checkpoint, seconds without a step, seconds to read it."""
+    client = AgentClient(home)
+    plan = chain_plan([1], [], workload=workload_of(size))
+    try:
+        run = client.start(plan, TrainConfig(steps=1000, checkpoint_every=2, max_restarts=1))
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not checkpoint_steps(run.path):
+            if time.monotonic() > deadline_s or run.status().is_over:
+                raise SystemExit(f"no checkpoint: {run.status().message}")
+            time.sleep(POLL_S)
+        step = checkpoint_steps(run.path)[0]
+        path = checkpoint_folder(run.path, step) / "rank-0.safetensors"
+        rank = read_heartbeats(Path(str(run.status().heartbeats)))[0]
+        os.posix_fadvise(fd := os.open(path, os.O_RDONLY), 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+        killed_s = time.monotonic()
+        os.kill(rank.pid, signal.SIGKILL)
+        while True:
+            run.read_all()
+            steps, resumed = run.ranks[0].steps, run.resumed()
+            if run.status().restarts and resumed and resumed[0] in steps and steps[resumed[0]].attempt:
+                break
+            if time.monotonic() > deadline_s + PATIENCE_S or run.status().is_over:
+                raise SystemExit(f"it did not go on: {run.status().message}")
+            time.sleep(POLL_S)
+        first = steps[resumed[0]]
+        down_s = time.monotonic() - killed_s - (first.end_s - first.start_s)
+        return {"bytes": path.stat().st_size, "down_s": down_s, "read_s": seconds_to_read(path)}
+    finally:
+        client.shutdown(stop_runs=True)
+
+
+def main() -> None:
+    """Prints a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gigabytes", type=float, default=1.0)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    rows = []
+    for _ in range(args.repeat):
+        with tempfile.TemporaryDirectory() as home:
+            os.environ["HETPLANNER_HOME"] = home
+            rows.append(row := measured(args.gigabytes * 1e9, Path(home)))
+        if not args.json:
+            above = row["down_s"] - row["read_s"]
+            size = f"{row['bytes'] / 1e9:.2f} GB"
+            print(f"{size}: {row['down_s']:.1f} s without a step, {above:.1f} s above {row['read_s']:.1f} s of reading")
+    if args.json:
+        print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()
