@@ -20,7 +20,6 @@ from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
 from hetplanner.errors import InvalidInput
 from hetplanner.runtime.comm.connect import LOOPBACKS, store_at
-from hetplanner.runtime.forked_ranks import fork_ranks
 
 BACKEND, ON_LOOPBACK = "hetplanner", "hetplanner-loopback"
 TIMEOUT_S = 600.0
@@ -96,13 +95,6 @@ def create_handler(parameters: RendezvousParameters) -> RendezvousHandler:
     return StaticRendezvous(parameters.backend, address, port, rank, num_nodes, parameters.run_id)
 
 
-def handler_of_torchrun(parameters: RendezvousParameters) -> RendezvousHandler:
-    """As `create_handler`; the ranks of this process's torchrun will be forks of it. Raises InvalidInput."""
-    handler = create_handler(parameters)
-    fork_ranks()
-    return handler
-
-
 def get_handler() -> object:
     """Entry point of the group `torchrun.handlers`: returns the factory."""
-    return handler_of_torchrun
+    return create_handler
