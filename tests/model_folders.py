@@ -6,6 +6,11 @@ from typing import Any
 
 import torch
 import transformers
+from torch.nn import functional as F  # noqa: N812 (torch's own convention)
+
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.train.data import open_batches
+from hetplanner.workload.workload import Workload
 
 TOKENS = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
           "intermediate_size": 48, "max_position_embeddings": 24}  # fmt: skip
@@ -59,3 +64,27 @@ def model_folder(path: Path, kind: str, *, changes: Mapping[str, Any] | None = N
 def loaded(path: Path, kind: str) -> Any:
     """The model as transformers loads it, for evaluation."""
     return auto_class(kind).from_pretrained(path, dtype=torch.float32).eval()
+
+
+def plain_losses(model: torch.nn.Module, workload: Workload, config: TrainConfig) -> list[float]:
+    """A causal language model trained by transformers and torch.optim alone, in one process, on the same samples."""
+    batches, trained = open_batches(config, workload), [w for w in model.parameters() if w.requires_grad]
+    groups = [
+        {"params": [w for w in trained if w.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [w for w in trained if w.ndim < 2], "weight_decay": 0.0},
+    ]
+    optimizer, losses = torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas), []
+    for step in range(config.steps):
+        total = 0.0
+        for m in range(workload.num_micro_batches):
+            inputs, labels, _ = batches.draw(step, m)
+            logits = model(input_ids=inputs).logits
+            loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+            (loss / workload.tokens_per_step).backward()
+            total += loss.item()
+        for group in optimizer.param_groups:
+            group["lr"] = config.learning_rate_at(step)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(total / workload.tokens_per_step)
+    return losses

@@ -342,7 +342,7 @@ class Session:
                     log.info("asked to %s, ends after step %d", request.name.lower(), step)
                     return
                 if self.config.eval_every and executor.completed_steps % self.config.eval_every == 0:
-                    self._pause(executor)
+                    self._evaluate(executor)
                 began_s = time.monotonic()
         finally:
             self._report_links(executor)
@@ -417,7 +417,7 @@ class Session:
                 "validation", step=step, loss_sum=score.loss_sum, num_tokens=score.num_targets, **known
             )
 
-    def _pause(self, executor: Executor) -> None:
+    def _evaluate(self, executor: Executor) -> None:
         """Evaluates between two steps, and leaves no trace in the training: what it changes is put back."""
         if executor.completed_steps == self.config.steps:
             return  # the last evaluation is due anyway

@@ -34,7 +34,7 @@ from hetplanner.workload.fine_tuning import Adapters, FineTuning
 from hetplanner.workload.huggingface import workload_from_config
 from tests.distributed.real_ranks import train
 from tests.factories import chain_plan
-from tests.model_folders import loaded, model_folder
+from tests.model_folders import loaded, model_folder, plain_losses
 
 pytestmark = pytest.mark.distributed
 
@@ -99,29 +99,8 @@ def plain_model(tuned: Tuned) -> Any:
     return model
 
 
-def plain_losses(tuned: Tuned) -> list[float]:
-    """The same samples in the same order by transformers and torch.optim, in one process."""
-    workload, config, model = tuned.plan.problem.workload, TrainConfig(**SETTINGS), plain_model(tuned)
-    batches, trained = open_batches(config, workload), [w for w in model.parameters() if w.requires_grad]
-    groups = [
-        {"params": [w for w in trained if w.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [w for w in trained if w.ndim < 2], "weight_decay": 0.0},
-    ]
-    optimizer, losses = torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas), []
-    for step in range(STEPS):
-        total = 0.0
-        for m in range(workload.num_micro_batches):
-            inputs, labels, _ = batches.draw(step, m)
-            logits = model(input_ids=inputs).logits
-            loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
-            (loss / workload.tokens_per_step).backward()
-            total += loss.item()
-        for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate_at(step)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(total / workload.tokens_per_step)
-    return losses
+def expected_losses(tuned: Tuned) -> list[float]:
+    return plain_losses(plain_model(tuned), tuned.plan.problem.workload, TrainConfig(**SETTINGS))
 
 
 def losses_of(run_dir: Path) -> list[float]:
@@ -129,7 +108,7 @@ def losses_of(run_dir: Path) -> list[float]:
 
 
 def test_losses_are_those_of_one_plain_process(tuned: Tuned) -> None:
-    expected, losses = plain_losses(tuned), losses_of(tuned.run_dir)
+    expected, losses = expected_losses(tuned), losses_of(tuned.run_dir)
     assert expected[-1] < expected[0]
     assert losses == pytest.approx(expected, rel=1e-5)
 
@@ -208,7 +187,7 @@ def test_a_swarm_trains_adapters_of_a_folder_as_one_plain_process_does(tmp_path:
     with start_swarm(spec, run_dir, peers=4) as rehearsal:
         rehearsal.wait(240)
     plan = chain_plan([2, 2], [middle], workload=workload)
-    expected = plain_losses(Tuned("gpt2", source, plan, run_dir))[:4]
+    expected = expected_losses(Tuned("gpt2", source, plan, run_dir))[:4]
     assert losses_by_step(run_dir) == pytest.approx(expected, rel=1e-5)
     digests = events_of(run_dir, "digests")
     assert [stage["different"] for stage in digests] == [1, 1], "replicas are equal"

@@ -26,7 +26,7 @@ from hetplanner.workload.capturing.capture import capture_config
 from hetplanner.workload.huggingface import workload_from_config
 from tests.distributed.real_ranks import start_ranks, train
 from tests.factories import chain_plan, swarm_plan
-from tests.model_folders import loaded, model_folder
+from tests.model_folders import loaded, model_folder, plain_losses
 
 pytestmark = pytest.mark.distributed
 
@@ -50,29 +50,8 @@ def tuned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return kind, source, plan, folder / "run"
 
 
-def plain_losses(kind: str, source: Path, plan: AnyPlan) -> list[float]:
-    """The same samples in the same order by transformers and torch.optim, in one process."""
-    workload, config = plan.problem.workload, TrainConfig(**SETTINGS)
-    model, batches = loaded(source, kind).train(), open_batches(config, workload)
-    groups = [
-        {"params": [w for w in model.parameters() if w.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [w for w in model.parameters() if w.ndim < 2], "weight_decay": 0.0},
-    ]
-    optimizer, losses = torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas), []
-    for step in range(STEPS):
-        total = 0.0
-        for m in range(workload.num_micro_batches):
-            inputs, labels, _ = batches.draw(step, m)
-            logits = model(input_ids=inputs).logits
-            loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
-            (loss / workload.tokens_per_step).backward()
-            total += loss.item()
-        for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate_at(step)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(total / workload.tokens_per_step)
-    return losses
+def expected_losses(kind: str, source: Path, plan: AnyPlan) -> list[float]:
+    return plain_losses(loaded(source, kind).train(), plan.problem.workload, TrainConfig(**SETTINGS))
 
 
 def losses_of(run_dir: Path) -> list[float]:
@@ -81,7 +60,7 @@ def losses_of(run_dir: Path) -> list[float]:
 
 def test_fine_tuning_has_the_losses_of_plain_transformers(tuned: tuple[str, Path, Plan, Path]) -> None:
     kind, source, plan, run_dir = tuned
-    expected = plain_losses(kind, source, plan)
+    expected = expected_losses(kind, source, plan)
     assert losses_of(run_dir) == pytest.approx(expected, rel=1e-5)
 
 
@@ -91,7 +70,7 @@ def test_a_swarm_fine_tunes_as_plain_transformers_does(client: AgentClient, tmp_
     plan = swarm_plan([2, 1], [workload.boundaries[1]], workload=workload)
     run = client.start(plan, TrainConfig(init_from=str(source), **SETTINGS))
     assert run.wait(120).state == "finished", run.log(None)
-    assert losses_of(run.path) == pytest.approx(plain_losses("gpt2", source, plan), rel=1e-5)
+    assert losses_of(run.path) == pytest.approx(expected_losses("gpt2", source, plan), rel=1e-5)
     swarm = read_spec((run.path / "swarm.json").read_bytes())
     assert swarm.init_digest == common_digest(initial_weights(str(source), None, workload))
     assert export_model(Run(run.path), tmp_path / "end") == export_model(Run(run.path), tmp_path / "last", STEPS)

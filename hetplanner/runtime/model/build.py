@@ -52,13 +52,13 @@ class StageOps(Protocol):
 
     Attributes:
         reads: what they read of a micro-batch: inputs, labels, both or neither.
-        parts_documents: whether they keep documents of a sequence apart, where the data knows them.
+        isolates_documents: whether they keep documents of a sequence apart, where the data knows them.
         running: statistics that training moves without gradients (batch norm's), by name in a saved model.
         expert_loads: by op of a mixture of experts, how often each was taken (int64 [experts]); readers reset it.
     """
 
     reads: frozenset[str]
-    parts_documents: bool
+    isolates_documents: bool
     running: dict[str, Tensor]
     expert_loads: dict[str, Tensor]
 

@@ -84,7 +84,7 @@ def _decoded(argument: Any) -> Any:
 class ProgramStage:
     """The calls of ops `first_op` to `end_op` and the free calls that they need; see `build.StageOps`."""
 
-    parts_documents = False  # its attention is its author's
+    isolates_documents = False  # its attention is its author's
 
     def __init__(self, workload: Workload, first_op: int, end_op: int, device: torch.device) -> None:
         assert workload.program is not None

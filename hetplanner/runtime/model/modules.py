@@ -84,8 +84,8 @@ class Rows(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
-    """Documents of packed sequences, kept apart.
+class DocumentMask:
+    """What a token sees where several documents are packed into a sequence: its own document alone.
 
     Rotary positions need nothing: what they give depends on distances alone.
 
@@ -98,7 +98,7 @@ class Apart:
     position_BT: Tensor
 
     @staticmethod
-    def of(documents_BT: Tensor) -> Apart:
+    def of(documents_BT: Tensor) -> DocumentMask:
         """From which document each token is of; tokens of one stand together."""
         T = documents_BT.shape[1]
         place_T = torch.arange(T, device=documents_BT.device)
@@ -106,7 +106,7 @@ class Apart:
         begins_BT = F.pad(documents_BT[:, 1:] != documents_BT[:, :-1], (1, 0))
         begin_BT = torch.where(begins_BT, place_T, 0).cummax(dim=1).values
         seen_BTT = is_same_BTT & (place_T[:, None] >= place_T)
-        return Apart(seen_BTT[:, None], place_T - begin_BT)
+        return DocumentMask(seen_BTT[:, None], place_T - begin_BT)
 
 
 class Adapter(nn.Module):
@@ -175,12 +175,12 @@ class Embedding(OpModule):
         self.tokens = Rows(config.vocab, config.hidden)
         self.positions = Rows(config.max_seq_len, config.hidden) if config.family == "gpt2" else None
 
-    def forward(self, tokens_BT: Tensor, key: RngKey | None = None, apart: Apart | None = None) -> Tensor:
+    def forward(self, tokens_BT: Tensor, key: RngKey | None = None, mask: DocumentMask | None = None) -> Tensor:
         """Looks the tokens up; positions count from the beginning of each document."""
         x_BTC = self.tokens(tokens_BT)
         if self.positions is not None:
             x_BTC = x_BTC + (
-                self.positions.weight[: tokens_BT.shape[1]] if apart is None else self.positions(apart.position_BT)
+                self.positions.weight[: tokens_BT.shape[1]] if mask is None else self.positions(mask.position_BT)
             )
         return drop(x_BTC, self.config.dropout, key, self.op_index)
 
@@ -197,7 +197,7 @@ class Attention(OpModule):
         self.qkv = self.linear(config.hidden, config.hidden + 2 * kv_width)
         self.out = self.linear(config.hidden, config.hidden)
 
-    def forward(self, x_BTC: Tensor, key: RngKey | None = None, apart: Apart | None = None) -> Tensor:
+    def forward(self, x_BTC: Tensor, key: RngKey | None = None, mask: DocumentMask | None = None) -> Tensor:
         """One attention half of a layer; a token sees those before it, of its own document."""
         c = self.config
         B, T, _ = x_BTC.shape
@@ -211,7 +211,7 @@ class Attention(OpModule):
             turn = rotation(T, c.head_dim, c.rope_theta, x_BTC.device)
             q_BHTE, k_BKTE = rotated(q_BHTE, *turn), rotated(k_BKTE, *turn)
         grouped = c.num_kv_heads != c.heads
-        seen = None if apart is None else apart.seen_B1TT
+        seen = None if mask is None else mask.seen_B1TT
         y_BHTE = F.scaled_dot_product_attention(
             q_BHTE, k_BKTE, v_BKTE, attn_mask=seen, is_causal=seen is None, enable_gqa=grouped
         )

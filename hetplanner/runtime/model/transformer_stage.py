@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from hetplanner.runtime.model.initial import fill_transformer_weight
 from hetplanner.runtime.model.layout import ModelWeight
-from hetplanner.runtime.model.modules import MODULES, Apart, Attention, Embedding, Loss, OpModule
+from hetplanner.runtime.model.modules import MODULES, Attention, DocumentMask, Embedding, Loss, OpModule
 from hetplanner.runtime.rng import RngKey
 from hetplanner.workload.workload import Workload
 
@@ -24,7 +24,7 @@ class TransformerStage:
         ]
         ends = {"inputs": first_op == 0, "labels": end_op == len(self.graph.ops)}
         self.reads = frozenset(part for part, read in ends.items() if read)
-        self.parts_documents = any(isinstance(module, Embedding | Attention) for module in self.modules)
+        self.isolates_documents = any(isinstance(module, Embedding | Attention) for module in self.modules)
         self.running: dict[str, Tensor] = {}
         self.expert_loads: dict[str, Tensor] = {}
 
@@ -50,7 +50,7 @@ class TransformerStage:
         """Runs the modules one after the other."""
         tokens, labels, documents = (*(batch or ()), None, None, None)[:3]
         x = inputs[0] if inputs else tokens
-        apart = None if documents is None else Apart.of(documents)
+        mask = None if documents is None else DocumentMask.of(documents)
         for module in self.modules:
             if isinstance(module, Loss):
                 assert x is not None
@@ -58,7 +58,7 @@ class TransformerStage:
                 correct = [] if key is not None else [x.argmax(dim=-1).eq(labels).sum()]
                 return [module(x, labels), *correct]
             elif isinstance(module, Embedding | Attention):
-                x = module(x, key, apart)
+                x = module(x, key, mask)
             else:
                 x = module(x, key)
         assert x is not None

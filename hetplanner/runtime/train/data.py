@@ -59,7 +59,7 @@ class Batches:
         """
         ids_B = self.sample_ids(step, micro_batch, split)
         if self.program is not None and self.program.task is not None:
-            return self._posed(self.program.task, self.program.num_targets, split, step, ids_B)
+            return self._with_task(self.program.task, self.program.num_targets, split, step, ids_B)
         inputs = torch.from_numpy(self.source.inputs(split, ids_B)) if "inputs" in reads else torch.empty(0)
         labels = torch.from_numpy(self.source.labels(split, ids_B)) if "labels" in reads else torch.empty(0)
         if self.packed is None or "documents" not in reads:
@@ -94,7 +94,7 @@ class Batches:
         """Targets that count in the whole global batch."""
         return self.num_labels(step, range(self.num_micro_batches))
 
-    def _posed(
+    def _with_task(
         self, task: HiddenTokens | Continuation, num_targets: int, split: Split, step: int, ids_B: np.ndarray
     ) -> Batch:
         seed = self.seed if split == "train" else VALIDATION_SEED

@@ -318,7 +318,7 @@ class Executor:
         """What the chunk reads of a micro-batch, if it reads anything."""
         model, reads = chunk.model, set(chunk.model.reads)
         batches = self._batches_of("train" if training else "validation")
-        if batches is not None and batches.packed is not None and model.stage_ops.parts_documents:
+        if batches is not None and batches.packed is not None and model.stage_ops.isolates_documents:
             reads.add("documents")
         if not reads:
             return None

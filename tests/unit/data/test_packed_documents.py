@@ -138,12 +138,12 @@ def test_the_reference_is_the_mean_over_targets_of_a_plain_loop(tmp_path: Path) 
 
 
 def _up_to_the_head(ops, batch: Batch) -> torch.Tensor:
-    from hetplanner.runtime.model.modules import Apart
+    from hetplanner.runtime.model.modules import DocumentMask
 
-    apart = Apart.of(batch.documents)
-    x = ops.modules[0](batch.inputs, None, apart)
+    mask = DocumentMask.of(batch.documents)
+    x = ops.modules[0](batch.inputs, None, mask)
     for module in ops.modules[1:-2]:
-        x = module(x, None, apart) if "Attention" in type(module).__name__ else module(x)
+        x = module(x, None, mask) if "Attention" in type(module).__name__ else module(x)
     return x
 
 
