@@ -98,10 +98,17 @@ def _graph(exported: Exported, groups: list[Group], costs: dict[str, CallCost]) 
                 forward_flops=sum(c.forward_flops for c in calls) / batch,
                 backward_flops=sum(c.backward_flops for c in calls) / batch,
                 activation_bytes=math.ceil(sum(c.kept_bytes for c in calls) / batch),
+                working_bytes=math.ceil(max((c.working_bytes for c in calls), default=0) / batch),
+                largest_weight=_largest(exported, held),
                 output_bytes=math.ceil(sum(v.numel() * v.element_size() for v in sent) / batch),
             )
         )
     return OpGraph(ops=tuple(ops))
+
+
+def _largest(exported: Exported, names: Sequence[str]) -> int:
+    """Elements of the largest trained one of these weights."""
+    return max((exported.parameters[name].numel() for name in names if name not in exported.frozen), default=0)
 
 
 def _trained(exported: Exported, names: Sequence[str]) -> int | None:

@@ -46,11 +46,17 @@ CPU_ATTENTION: dict[Any, Any] = {
 
 @dataclass(slots=True)
 class CallCost:
-    """Of one call and one micro-batch."""
+    """Of one call and one micro-batch.
+
+    Attributes:
+        kept_bytes: what autograd saves.
+        working_bytes: gradients of the call's outputs and inputs, without those of weights.
+    """
 
     forward_flops: int = 0
     backward_flops: int = 0
     kept_bytes: int = 0
+    working_bytes: int = 0
 
 
 def measure(exported: Exported) -> dict[str, CallCost]:
@@ -84,7 +90,9 @@ class _Meter:
         outputs = [t for t in tree_flatten(result)[0] if isinstance(t, Tensor)]
         counted = self.counter.get_total_flops() - before
         cost.forward_flops = counted or _elementwise(call, [*outputs, *_tensors(leaves)])
-        self._backward(call, cost, outputs, [v for v in _tensors(leaves) if v.requires_grad], bool(counted))
+        weights = {id(value) for ref, value in leaves.items() if ref.kind == "parameter"}
+        inputs = [v for v in _tensors(leaves) if v.requires_grad]
+        self._backward(call, cost, outputs, inputs, bool(counted), weights)
         self.values[Ref("node", call.name)] = tree_map(lambda t: t.detach() if isinstance(t, Tensor) else t, result)
         return cost
 
@@ -112,13 +120,19 @@ class _Meter:
             cost.kept_bytes += tensor.untyped_storage().nbytes()
         return tensor
 
-    def _backward(self, call: Call, cost: CallCost, outputs: Any, inputs: list[Tensor], counted: bool) -> None:
+    def _backward(
+        self, call: Call, cost: CallCost, outputs: Any, inputs: list[Tensor], counted: bool, weights: set[int]
+    ) -> None:
         ends = [t for t in outputs if t.requires_grad]
         if not ends or not inputs:
             return
         before = self.counter.get_total_flops()
         gradients = torch.autograd.grad(ends, inputs, [torch.empty_like(t) for t in ends], allow_unused=True)
         cost.backward_flops = self.counter.get_total_flops() - before
+        if not call.is_view:
+            rows = zip(inputs, gradients, strict=True)
+            made = [gradient for leaf, gradient in rows if gradient is not None and id(leaf) not in weights]
+            cost.working_bytes = sum(t.numel() * t.element_size() for t in (*ends, *made))
         if not counted and not call.is_view:
             name = call.title.split(".")[0]
             sizes = [t.numel() for t in ends] if name in _MOVES else [g.numel() for g in gradients if g is not None]

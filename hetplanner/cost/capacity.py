@@ -84,26 +84,19 @@ class Capacity:
             recompute: whether only stages' inputs are kept.
             sharded: bytes per trained weight that are elsewhere.
         """
-        kept_K = self.tables.activation_bytes_O[self.edges_K]
-        boundary_K = self.tables.boundary_bytes_O[self.edges_K]
-        kept_KK = kept_K[None, :] - kept_K[:, None]
-        redone_KK = boundary_K[:, None] * (self.edges_K > self.tables.problem.workload.graph.first_trained)
-        kept_KK = kept_KK + redone_KK * in_flight if recompute else (kept_KK + self._relayed_KK) * in_flight
-        state_KK = self._state_KK - self._trained_KK * sharded
-        total_KK = state_KK + kept_KK + 2.0 * (boundary_K[:, None] + boundary_K[None, :])
+        held_KK, each_KK = self._memory[recompute]
+        total_KK = held_KK + in_flight * each_KK - self._trained_KK * sharded
         return np.where(np.triu(np.ones(total_KK.shape, dtype=bool), 1), total_KK, np.inf)
 
     @cached_property
-    def _state_KK(self) -> FloatArray:
-        return self.tables.state_between(self.edges_K)
+    def _memory(self) -> tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:
+        """Without and with recomputation."""
+        plain, again = (self.tables.memory_between(self.edges_K, recompute=again) for again in (False, True))
+        return plain, again
 
     @cached_property
     def _trained_KK(self) -> FloatArray:
         return self.tables.trained_between(self.edges_K)
-
-    @cached_property
-    def _relayed_KK(self) -> FloatArray:
-        return self.tables.relayed_between(self.edges_K)
 
     def limits_G(self, stages: int, replicas: int) -> FloatArray:
         """Memory of the smallest device of each group."""

@@ -71,7 +71,11 @@ def peak_bytes(
         recompute: as if all stages did.
     """
     stage_bytes = [
-        tables.stage_bytes(stage.first_op, stage.end_op, held, recompute or stage.recompute)
+        max(
+            tables.stage_bytes(stage.first_op, stage.end_op, held, recompute or stage.recompute),
+            tables.stage_bytes(stage.first_op, stage.end_op, 0, False)
+            + tables.reduction_bytes(stage.first_op, stage.end_op, len(stage.replicas)) * (held > 0),
+        )
         + _outer_bytes(plan, stage) * tables.stage_trained(stage.first_op, stage.end_op)
         + _kept_error_bytes(plan, s, tables)
         for s, (stage, held) in enumerate(zip(plan.stages, held_S or plan.held_S, strict=True))

@@ -16,18 +16,21 @@ from numpy.typing import NDArray
 from hetplanner.cost.cuts import choose_cuts
 from hetplanner.cost.devices import DeviceTable
 from hetplanner.plan.problem import Problem
-from hetplanner.plan.reducers.program import ELEMENT_BYTES
+from hetplanner.plan.reducers.program import ELEMENT_BYTES, POSTED_REDUCTIONS
 from hetplanner.workload.fine_tuning import adapted_layers
 from hetplanner.workload.optimizers import (
     FLOAT_BYTES,
+    SLICE_ELEMENTS,
     TRAFFIC_BYTES,
-    WEIGHT_BYTES,
     state_bytes_of_adapters,
     state_bytes_of_ops,
 )
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+# The loss computes so many logits at once, each with so many bytes of temporaries.
+LOSS_ELEMENTS, LOSS_BYTES = 2**20, 16
 
 # Gradients travel in float32 whatever the weights are.
 GRADIENT_ELEMENT_BYTES = ELEMENT_BYTES
@@ -131,9 +134,11 @@ class CostTables:
 
     def sent_state_bytes(self, first: int, end: int) -> float:
         """Bytes of a stage's weights in float32 and optimizer states: what a checkpoint holds, and a joiner fetches."""
-        params, trained = self.stage_params(first, end), self.stage_trained(first, end)
-        kept = self.stage_state_bytes(first, end) - WEIGHT_BYTES * trained - self._frozen_bytes * (params - trained)
-        return FLOAT_BYTES * params + kept
+        ops = self.problem.workload.graph.ops
+        sent_o = FLOAT_BYTES + self._trained_share_o * self._kept_bytes_o
+        whole = sum(op.num_params * sent for op, sent in zip(ops[first:end], sent_o[first:end], strict=True))
+        twice = sum(ops[two].num_params * sent_o[two] for one, two in self._tied_pairs if first <= one < two < end)
+        return float(whole - twice)
 
     def state_between(self, edges_K: IntArray) -> FloatArray:
         """The same of stages between all pairs of op boundaries."""
@@ -147,13 +152,86 @@ class CostTables:
 
     @property
     def shardable_bytes_per_trained(self) -> float:
-        """Of each trained weight what optimizer sharding divides among replicas: its float32 copy, the least state."""
-        return WEIGHT_BYTES / 2 + float(self._kept_bytes_o[self._per_op("trained") > 0].min(initial=np.inf))
+        """Of each trained weight what optimizer sharding divides among replicas: its float32 value, the least state."""
+        return FLOAT_BYTES + float(self._kept_bytes_o[self._per_op("trained") > 0].min(initial=np.inf))
 
     @property
     def optimizer_traffic_bytes(self) -> int:
         """Bytes that one step of the optimizer reads and writes for each trained weight."""
         return TRAFFIC_BYTES[self.problem.workload.optimizer]
+
+    @cached_property
+    def _peak_o(self) -> FloatArray:
+        """Bytes of one micro-batch in the backward of each op: what is kept of it and the ops in front, and its work.
+
+        The gradient of a weight is there by itself before it is added, in the dtype of the product.
+        """
+        workload = self.problem.workload
+        width = workload.dtype_bytes
+        of_weight_o = np.where(self._copy_bytes_o > 0, width, FLOAT_BYTES)
+        working_o = self._per_op("working_bytes") * workload.micro_batch + self._per_op("largest_weight") * of_weight_o
+        if workload.program is None:
+            rows = LOSS_BYTES * min(LOSS_ELEMENTS, workload.output_elements[-2])
+            working_o[-1] += rows
+        return np.asarray(self.activation_bytes_O[1:] + working_o)
+
+    @cached_property
+    def _update_o(self) -> FloatArray:
+        """Bytes that the optimizer's step needs at most beside its states, when nothing is kept of micro-batches."""
+        largest_o = self._per_op("largest_weight")
+        if self.problem.workload.optimizer in ("adamw", "sgd"):
+            largest_o = np.minimum(largest_o, SLICE_ELEMENTS)
+        return 2.0 * FLOAT_BYTES * largest_o
+
+    def working_bytes(self, first: int, end: int) -> float:
+        """Bytes of a stage that a backward or the update needs at most beyond what one micro-batch keeps."""
+        if not self.has_backward(end):
+            return 0.0
+        kept = float(self.activation_bytes_O[end] - self.activation_bytes_O[first])
+        backward = float(self._peak_o[first:end].max() - self.activation_bytes_O[first])
+        return max(0.0, backward - kept, float(self._update_o[first:end].max()) - kept)
+
+    def working_between(self, edges_K: IntArray) -> FloatArray:
+        """The same of stages between all pairs of op boundaries."""
+        before_K = self.activation_bytes_O[edges_K]
+        peak_K, update_K = (np.maximum.reduceat(part_o, edges_K[:-1]) for part_o in (self._peak_o, self._update_o))
+        working_KK = np.zeros((len(edges_K), len(edges_K)))
+        for first in range(len(edges_K) - 1):
+            backward_K = np.maximum.accumulate(peak_K[first:]) - before_K[first]
+            working_KK[first, first + 1 :] = np.maximum(backward_K, np.maximum.accumulate(update_K[first:]))
+        working_KK -= before_K[None, :] - before_K[:, None]
+        working_KK[:, edges_K <= self.problem.workload.graph.first_trained] = 0.0
+        return np.maximum(np.triu(working_KK, 1), 0.0)
+
+    @cached_property
+    def _input_bytes_O(self) -> FloatArray:
+        """Bytes that a stage which begins there keeps of one micro-batch's input, in float32."""
+        return np.array(self.problem.workload.boundary_elements, dtype=np.float64) * FLOAT_BYTES
+
+    def memory_between(self, edges_K: IntArray, *, recompute: bool) -> tuple[FloatArray, FloatArray]:
+        """Peak bytes of stages between all pairs of op boundaries, as :meth:`stage_bytes`.
+
+        Returns:
+            held_KK and each_KK: with n micro-batches in flight a stage needs ``held + n x each`` bytes.
+        """
+        before_K, boundary_K = self.activation_bytes_O[edges_K], self.boundary_bytes_O[edges_K]
+        kept_KK = before_K[None, :] - before_K[:, None]
+        held_KK = self.state_between(edges_K) + self.working_between(edges_K)
+        held_KK += 2.0 * (boundary_K[:, None] + boundary_K[None, :])
+        if not recompute:
+            return held_KK, kept_KK + self.relayed_between(edges_K)
+        has_backward_K = edges_K > self.problem.workload.graph.first_trained
+        return held_KK + kept_KK, self._input_bytes_O[edges_K][:, None] * has_backward_K
+
+    def reduction_bytes(self, first: int, end: int, replicas: int) -> float:
+        """Bytes of the messages that a stage's reduction has at once, dense, when nothing is kept of micro-batches.
+
+        Shared evenly, each replica takes two messages from every other one. :data:`POSTED_REDUCTIONS` of them are
+        awaited at once while one is sent.
+        """
+        if replicas < 2:
+            return 0.0
+        return reduction_messages(replicas) * GRADIENT_ELEMENT_BYTES * self.stage_trained(first, end) / replicas
 
     def own_trained_between(self, edges_K: IntArray) -> FloatArray:
         """Trained weights without what is tied to another stage: what a stage's replicas reduce among themselves."""
@@ -190,10 +268,12 @@ class CostTables:
     def _trained_O(self) -> FloatArray:
         return _prefix(self._per_op("trained"))
 
-    @property
-    def _frozen_bytes(self) -> int:
-        """Of a frozen weight in memory: it is in the workload's dtype, without a float32 copy."""
-        return self.problem.workload.dtype_bytes
+    @cached_property
+    def _copy_bytes_o(self) -> FloatArray:
+        """By op, bytes per parameter of the copy that matrix products read; embeddings have none."""
+        width, ops = self.problem.workload.dtype_bytes, self.problem.workload.graph.ops
+        copied_o = np.array([op.kind != "embedding" for op in ops])
+        return np.where(copied_o, width if width < FLOAT_BYTES else 0.0, 0.0)
 
     @cached_property
     def _trained_share_o(self) -> FloatArray:
@@ -216,8 +296,8 @@ class CostTables:
     @cached_property
     def _state_bytes_o(self) -> FloatArray:
         """By op, bytes per parameter of weights, gradients and optimizer states."""
-        share_o, whole_o = self._trained_share_o, np.asarray(WEIGHT_BYTES + self._kept_bytes_o)
-        return np.where(share_o < 1.0, share_o * whole_o + (1.0 - share_o) * self._frozen_bytes, whole_o)
+        share_o = self._trained_share_o
+        return FLOAT_BYTES + self._copy_bytes_o + share_o * (FLOAT_BYTES + self._kept_bytes_o)
 
     @cached_property
     def _state_O(self) -> FloatArray:
@@ -232,27 +312,32 @@ class CostTables:
     def stage_bytes(self, first: int, end: int, in_flight: int, recompute: bool) -> float:
         """Peak bytes on a device of a stage: weights, gradients, optimizer, activations, message buffers.
 
-            state + in_flight x (activations + relayed) + 2 x (input + output)
-            state + activations + in_flight x input + 2 x (input + output)      with recomputation
+            state + in_flight x (activations + relayed) + working + 2 x (input + output)
+            state + activations + in_flight x input + working + 2 x (input + output)      with recomputation
 
-        State: of a trained weight 8 bytes for itself and its gradient (in mixed precision 2 + 2, and 4 of a float32
-        copy), and what the optimizer keeps: 8 for AdamW, less for others, see :mod:`hetplanner.workload.optimizers`.
-        A frozen weight is there once, in the workload's dtype: 2 bytes in mixed precision, 4 in float32. It has no
-        gradient, no states and no copy. A stage in front of the first trained weight keeps nothing for a backward.
+        State: of a trained weight 8 bytes for itself and its gradient, both float32, and what the optimizer keeps: 8
+        for AdamW, less for others, see :mod:`hetplanner.workload.optimizers`. A frozen weight has 4. In bfloat16 and
+        float16 weights of matrix products have a copy of 2 bytes, which all micro-batches share.
+        A stage in front of the first trained weight keeps nothing for a backward.
 
         With recomputation only the stage's input is kept per micro-batch, and one micro-batch's activations live
-        while its backward runs. Logits count where the loss keeps them, in float32. Buffers: one message in and one
-        out, for activations and for gradients. The limit is the device's memory less its reserve.
+        while its backward runs. Working: in the backward of some op what there is beside the activations of the ops in
+        front of it; the greatest of all ops counts. Buffers: one message in and one out, for activations and for
+        gradients. With `in_flight` 0 it is state and buffers. The limit is the device's memory less its reserve.
 
         Source: 16 bytes a parameter as in Rajbhandari et al. 2020 (ZeRO, arXiv 1910.02054, section 3.1);
-        recomputation as in Chen et al. 2016 (arXiv 1604.06174) with one segment per stage; buffers ours.
+        recomputation as in Chen et al. 2016 (arXiv 1604.06174) with one segment per stage; the rest is what
+        :mod:`hetplanner.runtime` holds, which tests count.
         """
-        kept = float(self.activation_bytes_O[end] - self.activation_bytes_O[first])
         inputs, outputs = float(self.boundary_bytes_O[first]), float(self.boundary_bytes_O[end])
+        always = self.stage_state_bytes(first, end) + 2.0 * (inputs + outputs)
+        if in_flight == 0:
+            return always
+        kept = float(self.activation_bytes_O[end] - self.activation_bytes_O[first])
         relayed = sum(size for used, next_use, size in self._waits if used < first and end <= next_use)
-        redone = inputs if self.has_backward(end) else 0.0
+        redone = float(self._input_bytes_O[first]) if self.has_backward(end) else 0.0
         kept = kept + redone * in_flight if recompute else (kept + relayed) * in_flight
-        return self.stage_state_bytes(first, end) + kept + 2.0 * (inputs + outputs)
+        return always + kept + self.working_bytes(first, end)
 
     @cached_property
     def _forward_flops(self) -> FloatArray:
@@ -285,6 +370,11 @@ class CostTables:
             memory = np.where(flops > 0, passes * traffic / self.devices.memory_bandwidth_bytes_per_s_D[device], 0.0)
             rows.append(_prefix(np.maximum(arithmetic, memory)))
         return np.array(rows)
+
+
+def reduction_messages(replicas: int) -> int:
+    """How many messages of a reduction a replica has at once."""
+    return min(POSTED_REDUCTIONS, 2 * (replicas - 1)) + 1
 
 
 def _prefix(values: FloatArray) -> FloatArray:

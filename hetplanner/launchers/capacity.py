@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 
+from hetplanner.cost.check import peak_bytes
 from hetplanner.cost.tables import CostTables
 from hetplanner.errors import Infeasible
 from hetplanner.plan.elastic.model import ElasticPlan
@@ -61,22 +62,12 @@ def memory() -> tuple[int, int]:
 
 
 def estimated_rank_bytes(plan: Plan) -> list[int]:
-    """Estimated resident bytes of every rank when all of them run on CPUs in float32.
-
-    The process itself, and what its stages need (`CostTables.stage_bytes`) with activations and messages in float32.
-    """
-    tables = CostTables(plan.problem)
-    to_float32 = 4 / plan.problem.workload.dtype_bytes
-    stage_bytes = []
-    for s, stage in enumerate(plan.stages):
-        state = int(tables.stage_state_bytes(stage.first_op, stage.end_op))
-        needed = tables.stage_bytes(stage.first_op, stage.end_op, plan.held_S[s], stage.recompute)
-        stage_bytes.append(state + int((needed - state) * to_float32))
-    return [PROCESS_BYTES + sum(stage_bytes[stage] for stage, _ in places) for places in plan.places_of_rank]
+    """Estimated resident bytes of every rank on this machine: the process itself, and what its stages need."""
+    return [PROCESS_BYTES + int(needed) for needed in peak_bytes(plan, CostTables(plan.problem))]
 
 
 def estimated_peer_bytes(plan: ElasticPlan) -> list[int]:
-    """Estimated resident bytes of every peer of the start, on CPUs in float32.
+    """Estimated resident bytes of every peer of the start, on this machine.
 
     The process, state and activations of its stage, and a step's contributions, which it keeps until the commit.
     """
@@ -88,7 +79,7 @@ def estimated_peer_bytes(plan: ElasticPlan) -> list[int]:
         kept = 4 * trained * -(-plan.num_micro_batches // len(stage.peers))
         kept += 8 * trained if plan.delayed_updates else 0  # weights in use, and the gradient that is being applied
         kept += 20 * trained if plan.is_local else 0  # weights of the round's start, momentum, and a step that is tried
-        found += [PROCESS_BYTES + int(needed * 4 / plan.problem.workload.dtype_bytes) + kept] * len(stage.peers)
+        found += [PROCESS_BYTES + int(needed) + kept] * len(stage.peers)
     return found
 
 

@@ -300,18 +300,17 @@ def _memory(plan: Plan, model: CostModel, spans: SpanTable, step_s: float) -> Ar
 
     Weights, optimizer and buffers are there all the time; what a micro-batch keeps, from the beginning of its forward
     to the end of its backward; with recomputation that is its stage's input, and all else only during its backward.
+    What a backward works with is there during it.
     """
     tables = model.tables
     each_C, once_C = np.zeros((2, len(plan.chunks)))
     for c, (_, s) in enumerate(plan.chunks):
         stage = plan.stages[s]
-        held = [tables.stage_bytes(stage.first_op, stage.end_op, n, stage.recompute) for n in (0, 1)]
-        each_C[c] = held[1] - held[0]
-        kept = tables.activation_bytes_O[stage.end_op] - tables.activation_bytes_O[stage.first_op]
-        once_C[c] = kept if stage.recompute else 0.0
+        held = [tables.stage_bytes(stage.first_op, stage.end_op, n, stage.recompute) for n in (0, 1, 2)]
+        each_C[c] = held[2] - held[1]
+        once_C[c] = held[1] - held[0] - each_C[c]
     rank_C = np.array([rank for rank, _ in plan.chunks])
     base_N = np.array(peak_bytes(plan, tables, held_S=[0] * len(plan.stages)))
-    base_N -= np.bincount(rank_C, weights=once_C, minlength=len(base_N))
     chunk_SN = np.full((len(plan.stages), len(plan.ranks)), -1)
     chunk_SN[tuple(np.array([(s, rank) for rank, s in plan.chunks]).T)] = np.arange(len(rank_C))
     place_F, place_K = (np.flatnonzero(spans.kind_J == kind) for kind in (FORWARD, BACKWARD))

@@ -30,6 +30,8 @@ class Op(Noun):
         num_trained: those of them that are trained; None for all.
         tied: name of the earlier operator that owns the shared weight.
         activation_bytes: kept from forward to backward.
+        working_bytes: there at most in its backward, beside what is kept and gradients of weights; 0: not known.
+        largest_weight: elements of its largest trained weight, whose gradient is made before it is added; 0: not known.
         output_bytes: size of its output, sent when the next operator is elsewhere.
     """
 
@@ -43,6 +45,8 @@ class Op(Noun):
     forward_flops: Flops = 0.0
     backward_flops: Flops = 0.0
     activation_bytes: Count = 0
+    working_bytes: Annotated[Count, Field(exclude_if=lambda value: value == 0)] = 0
+    largest_weight: Annotated[Count, Field(exclude_if=lambda value: value == 0)] = 0
     output_bytes: Count = 0
 
     @model_validator(mode="after")
@@ -82,6 +86,7 @@ class OpGraph(Noun):
             ops=tuple(
                 op.replace(
                     activation_bytes=-(-op.activation_bytes * new_bytes // old_bytes),
+                    working_bytes=-(-op.working_bytes * new_bytes // old_bytes),
                     output_bytes=-(-op.output_bytes * new_bytes // old_bytes),
                 )
                 for op in self.ops

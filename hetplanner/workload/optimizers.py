@@ -27,11 +27,11 @@ OptimizerName = Literal["adamw", "adamw8bit", "sgd", "adafactor", "muon"]
 OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
 
 FLOAT_BYTES = 4
-WEIGHT_BYTES = 8
-"""Of a weight and its gradient. In mixed precision 2 + 2, and 4 of a float32 copy."""
 TRAFFIC_BYTES: dict[OptimizerName, int] = {"adamw": 28, "adamw8bit": 16, "sgd": 20, "adafactor": 20, "muon": 20}
 """Of a weight in a step where all is read and written once: gradient 4, weight 8, each state 8 (8-bit: 2), for
 adafactor the gradient and the weight once more. Muon's matrix products are not counted."""
+SLICE_ELEMENTS = 2**22
+"""Elements of a weight that AdamW and SGD update at once: so much memory their temporaries take."""
 CODES_BLOCK, LEAST_CODED = 256, 4096
 """8-bit states: codes that share a scale, and elements of the smallest weight that has codes."""
 MOMENTUM: dict[OptimizerName, float] = {"sgd": 0.9, "muon": 0.95}

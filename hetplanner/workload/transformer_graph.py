@@ -1,8 +1,13 @@
 """The OP-DAG of a decoder-only transformer by formula; no torch."""
 
+from collections import Counter
+
 from hetplanner.workload.fine_tuning import FineTuning, LinearLayer, adapted_layers, linear_layers
 from hetplanner.workload.model import Op, OpGraph, OpKind
 from hetplanner.workload.transformer import TransformerConfig
+
+RESIDUAL_BYTES = 4
+"""Of an element of the residual stream, of norms' inputs and of their gradients: float32 in every format."""
 
 
 def transformer_graph(
@@ -27,9 +32,12 @@ def transformer_graph(
       two matmuls, 2·T·r·(in + out) FLOPs. Where nothing in front is trained there is no gradient of the input:
       an op in front of the first trained weight has no backward at all, and what comes first in an op neither.
     * Kept from forward to backward are the inputs of every matmul and non-linear function and the norms'
-      float32 statistics. Attention keeps q, k, v, its output and the float32 log-sum-exp a row, never the
-      T × T scores (as `scaled_dot_product_attention` does); dropout keeps one byte an element of the residual
-      branch; the greatest of several features keeps its place as an int64.
+      float32 statistics. The residual stream is float32, so norms keep their input in 4 bytes; RMSNorm keeps it
+      scaled, too. Attention keeps q, k, v, its output and the float32 log-sum-exp a row, never
+      the T × T scores (as `scaled_dot_product_attention` does); dropout keeps a mask of the residual branch in its
+      dtype; the greatest of several features keeps its place as an int64; the loss keeps the logits.
+    * Working bytes are those of a backward beside what is kept: gradients of the residual stream and of the widest
+      tensors, until they are used up. The gradient of the largest weight is there before it is added to the others.
     * A frozen matmul keeps no input. An adapter keeps that of its layer, and T·r elements between its two matrices.
 
     Args:
@@ -65,7 +73,9 @@ class _Shape:
         self.T, self.b = seq_len, dtype_bytes
         self.h, self.f, self.V = config.hidden, config.ffn, config.vocab
         self.k = config.num_kv_heads * config.head_dim
-        self.mask_kept = self.T * self.h if config.dropout else 0
+        self.mask_kept = self.T * self.h * self.b if config.dropout else 0
+        self.residual = RESIDUAL_BYTES * self.T * self.h
+        self.cast = self.T * self.h * self.b if self.b < RESIDUAL_BYTES else 0  # a gradient in the dtype of products
         adapters = tuning.adapters if tuning else None
         self.rank = adapters.rank if adapters else 0
         self.adapted = adapted_layers(config, adapters) if adapters else ()
@@ -93,7 +103,10 @@ class _Shape:
             num_trained=None if trained else 0,
             forward_flops=0 if self.llama else self.T * self.h,  # adds the position
             backward_flops=(1 if self.llama else 2) * self.T * self.h * trained,  # adds into the rows
-            activation_bytes=(8 * self.T + self.mask_kept) * trained,  # token ids, int64
+            # Token ids, int64; the residual stream's mask.
+            activation_bytes=(8 * self.T + self.residual * bool(self.mask_kept)) * trained,
+            working_bytes=self.residual * trained,
+            largest_weight=self.V * self.h * trained,
             output_bytes=self.T * self.h * self.b,
         )
 
@@ -110,7 +123,7 @@ class _Shape:
         is_output_kept = half.flows
         half.keep(T * h * self.b)
         half.linears([last], h, bias=0 if self.llama else h, is_input_kept=is_output_kept)
-        return half.op()
+        return half.op(working=(h + 2 * (h + 2 * k)) * T * self.b)
 
     def mlp(self, layer: int) -> Op:
         T, h, f = self.T, self.h, self.f
@@ -128,7 +141,7 @@ class _Shape:
             half.work(8 * T * f)
             half.keep(T * f * self.b)
         half.linears([last], f, bias=0 if self.llama else h)
-        return half.op()
+        return half.op(working=(2 if self.llama else 1) * T * f * self.b + self.cast)
 
     def narrow(self, layer: int) -> Op:
         T, h, w = self.T, self.h, self.config.narrow_width
@@ -141,17 +154,17 @@ class _Shape:
         else:
             half.linears([LinearLayer("", "narrow", "", 0, h, w)], h, bias=0 if self.llama else w)
         half.norm(w)
-        return half.op(w)
+        return half.op(w, working=2 * RESIDUAL_BYTES * T * w)
 
     def widen(self, layer: int) -> Op:
         half, w = _Half(self, "widen", layer), self.config.narrow_width
         half.linears([LinearLayer("", "widen", "", 0, w, self.h)], w, bias=0 if self.llama else self.h)
-        return half.op()
+        return half.op(working=self.T * w * self.b + self.cast)
 
     def final_norm(self) -> Op:
         half = _Half(self, "norm", self.config.layers)
         half.norm(self.h)
-        return half.op().replace(name="final_norm", layer=None)
+        return half.op(working=self.residual).replace(name="final_norm", layer=None)
 
     def head(self) -> Op:
         flops = 2 * self.T * self.h * self.V
@@ -167,6 +180,8 @@ class _Shape:
             forward_flops=flops,
             backward_flops=(1 + trained) * flops,
             activation_bytes=self.T * self.h * self.b * trained,
+            working_bytes=(self.residual + self.cast) * (self.flows or trained),
+            largest_weight=self.V * self.h * trained,
             output_bytes=self.T * self.V * self.b,
         )
 
@@ -177,7 +192,7 @@ class _Shape:
             inputs=("head",),
             forward_flops=5 * self.T * self.V,
             backward_flops=2 * self.T * self.V,
-            activation_bytes=4 * self.T * self.V + 8 * self.T,  # float32 log-probabilities, int64 targets
+            activation_bytes=self.T * self.V * self.b + 8 * self.T,  # logits, int64 targets
             output_bytes=4,
         )
 
@@ -196,17 +211,20 @@ class _Half:
         self.trained = shape.trains(self.owner)
         self.is_branch = kind in ("attention", "mlp")
         self.flows = shape.flows
-        self.params = self.adapter_params = self.forward = self.backward = self.kept = 0
+        self.params = self.adapter_params = self.forward = self.backward = self.kept = self.largest_weight = 0
 
     def norm(self, width: int) -> None:
-        """It keeps its input, and per token in float32 the reciprocal deviation, for LayerNorm also the mean."""
+        """It keeps its input, and per token in float32 the reciprocal deviation, for LayerNorm also the mean.
+
+        RMSNorm keeps the scaled input for the gradient of its weight.
+        """
         llama, T = self.shape.llama, self.shape.T
         flops = (4 if llama else 8) * T * width
         self.params += width if llama else 2 * width
         self.forward += flops
         self.backward += flops * (self.flows + self.trained)
         self.flows = self.flows or self.trained
-        self.keep(T * width * self.shape.b + T * 4 * (1 if llama else 2))
+        self.keep(RESIDUAL_BYTES * T * width * (1 + (llama and self.trained)) + T * 4 * (1 if llama else 2))
 
     def linear_flows(self, linear: LinearLayer) -> bool:
         """Whether the output of a linear layer behind what was computed last has a gradient."""
@@ -228,6 +246,11 @@ class _Half:
             self.params += linear.wide_in * linear.wide_out
             self.forward += flops
             self.backward += flops * (self.flows + self.trained)
+        if self.trained:
+            sizes: Counter[str] = Counter()
+            for linear in layers:
+                sizes[linear.module] += linear.wide_in * linear.wide_out  # one weight, as wide as all of the module's
+            self.largest_weight = max(self.largest_weight, *sizes.values())
         for linear in adapted:
             inner, outer, added = 2 * T * rank * linear.wide_in, 2 * T * rank * linear.wide_out, 2 * T * linear.wide_out
             self.adapter_params += linear.adapter_elements(rank)
@@ -250,8 +273,13 @@ class _Half:
         """Bytes that a backward needs, if there is one."""
         self.kept += num_bytes * self.flows
 
-    def op(self, wide_out: int | None = None) -> Op:
-        """What the parts are together; attention and MLP have their residual addition behind them."""
+    def op(self, wide_out: int | None = None, *, working: int) -> Op:
+        """What the parts are together; attention and MLP have their residual addition behind them.
+
+        Args:
+            wide_out: features of the output; None for the model's width.
+            working: bytes of a backward beside the residual stream's gradient.
+        """
         shape = self.shape
         if self.is_branch:
             self.forward += shape.T * shape.h
@@ -268,5 +296,7 @@ class _Half:
             forward_flops=self.forward,
             backward_flops=self.backward,
             activation_bytes=self.kept,
+            working_bytes=(shape.residual + working) * self.flows,
+            largest_weight=self.largest_weight,
             output_bytes=shape.T * (shape.h if wide_out is None else wide_out) * shape.b,
         )

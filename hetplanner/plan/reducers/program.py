@@ -21,6 +21,9 @@ IntArray = NDArray[np.int64]
 ELEMENT_BYTES = 4
 """Gradients travel in float32 where no codec shortens them."""
 
+POSTED_REDUCTIONS = 4
+"""Messages of reductions that a rank awaits at once, each with a buffer of its own."""
+
 Effect = Literal["add", "exchange", "copy"]
 """What a transfer does, besides moving a range as its codec writes it.
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from hetplanner.kernels import kernel
+from hetplanner.plan.reducers.program import ELEMENT_BYTES, POSTED_REDUCTIONS
 from hetplanner.planners.step_time.space import Array, StepProblem, StepWork
 
 # A layout that does not fit costs this many steps per share of memory that is missing, so that the search leaves it.
@@ -47,19 +48,20 @@ def fit_depth(problem: StepProblem, place_N: Array, cut_S: Array, stage: int, nu
 @kernel(forceinline=True, allocates=False)
 def depth_of(problem: StepProblem, place_N: Array, begin: int, stop: int, first: int, end: int) -> tuple[int, float]:
     """The same for the devices at some positions and the ops between two cut points."""
-    state = problem.state_KK[first, end]
-    buffers = 2.0 * (problem.boundary_K[first] + problem.boundary_K[end])
-    each = problem.kept_KK[first, end]
-    if problem.recompute:
-        buffers += each
-        each = problem.boundary_K[first] if has_backward(problem, end) else 0.0
+    held, each = problem.held_KK[first, end], problem.each_KK[first, end]
+    reducing = problem.always_KK[first, end]
+    replicas = stop - begin
+    if replicas > 1:
+        messages = min(POSTED_REDUCTIONS, 2 * (replicas - 1)) + 1
+        reducing += messages * ELEMENT_BYTES * problem.trained_KK[first, end] / replicas
     least = np.inf
     missing = 0.0
     for i in range(begin, stop):
         memory = problem.memory_D[place_N[i]]
-        room = memory - state - buffers
-        if room < each:
-            missing += min((each - room) / max(memory, 1.0), 10.0)
+        room = memory - held
+        lacking = max(held + each, reducing) - memory
+        if lacking > 0:
+            missing += min(lacking / max(memory, 1.0), 10.0)
         least = min(least, room)
     if missing > 0:
         return 1, missing

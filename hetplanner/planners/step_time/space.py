@@ -32,7 +32,7 @@ IntArray = NDArray[np.int64]
 class StepProblem(NamedTuple):
     """All that a search never changes; links in seconds per byte, for pipelines with each link's best codec.
 
-    A pinned device has its stage in `pin_D`, any other -1. What a stage between two cut points holds, keeps of a
+    A pinned device has its stage in `pin_D`, any other -1. What a stage between two cut points holds, keeps of each
     micro-batch and reduces with its replicas is no difference of sums where weights are tied or outputs skip it.
     `price_D` and `egress_DD` count in dollars per million tokens: what a second of a device and a byte of a step add.
     `reduce_share` is the share of the steps with reductions, if replicas may take local steps (what pipelines then
@@ -46,8 +46,9 @@ class StepProblem(NamedTuple):
     boundary_K: Array
     gradient_K: Array
     trained_KK: Array
-    state_KK: Array
-    kept_KK: Array
+    held_KK: Array
+    each_KK: Array
+    always_KK: Array
     reduced_KK: Array
     tied_GM: Array
     tied_bytes_G: Array
@@ -283,17 +284,18 @@ class StepSpaces:
         cuts = np.concatenate(([0], tables.cuts, [tables.num_ops])).astype(np.int64)
         share, _ = best_reduction(tables.problem)
         forward = np.ascontiguousarray(tables.forward_s_CO[:, cuts])
-        kept_K = tables.activation_bytes_O[cuts]
-        kept_KK = kept_K[None, :] - kept_K[:, None]
+        boundary_K = tables.boundary_bytes_O[cuts]
+        held_KK, each_KK = tables.memory_between(cuts, recompute=recompute)
         tied_GM, tied_bytes_G = _tied_weights(self.model, cuts)
         packed = StepProblem(
             forward_CK=forward,
             backward_CK=np.ascontiguousarray(tables.backward_s_CO[:, cuts] + (forward if recompute else 0.0)),
-            boundary_K=tables.boundary_bytes_O[cuts],
+            boundary_K=boundary_K,
             gradient_K=tables.gradient_bytes_O[cuts],
             trained_KK=tables.trained_between(cuts),
-            state_KK=tables.state_between(cuts),
-            kept_KK=kept_KK if recompute else kept_KK + tables.relayed_between(cuts),
+            held_KK=held_KK,
+            each_KK=each_KK,
+            always_KK=tables.state_between(cuts) + 2.0 * (boundary_K[:, None] + boundary_K[None, :]),
             reduced_KK=tables.own_trained_between(cuts) * GRADIENT_ELEMENT_BYTES * share,
             tied_GM=tied_GM,
             tied_bytes_G=tied_bytes_G * share,

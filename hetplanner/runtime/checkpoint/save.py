@@ -21,7 +21,7 @@ from torch import Tensor
 from hetplanner.atomic_files import drafted, reserve, write_whole
 from hetplanner.errors import RunError
 from hetplanner.plan.model import Plan
-from hetplanner.runtime.checkpoint.tensor_files import save_tensors
+from hetplanner.runtime.checkpoint.tensor_files import header, save_tensors
 from hetplanner.runtime.comm.transport import Topic, tag_of
 from hetplanner.runtime.model.aten import DTYPES
 from hetplanner.runtime.model.chunk import Chunk
@@ -36,9 +36,6 @@ MODEL_INFO_FILE = "model.json"
 PIECE_BYTES = 4 * 2**20
 WAIT_FOR_SPACE_S, RETRY_S = 600.0, 1.0
 """How long a trained model waits for space to be written; how often it is tried."""
-HEADER_TYPES = {"float32": "F32", "float64": "F64", "float16": "F16", "bfloat16": "BF16", "int64": "I64",
-                "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"}  # fmt: skip
-"""Safetensors' names of element types."""
 FORMAT = "hetplanner/model@1"
 
 
@@ -134,18 +131,8 @@ def saved_bytes(workload: Workload) -> int:
 
 
 def _header(workload: Workload) -> bytes:
-    entries: dict[str, object] = {"__metadata__": {"format": "pt", "hetplanner": FORMAT}}
-    end = 0
-    for tensor in saved_tensors(workload):
-        start, end = end, end + DTYPES[tensor.dtype].itemsize * tensor.num_elements
-        entries[tensor.name] = {
-            "dtype": HEADER_TYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
+    entries = {t.name: (DTYPES[t.dtype], t.shape) for t in saved_tensors(workload)}
+    return header(entries, {"format": "pt", "hetplanner": FORMAT})
 
 
 def _all_tensors(plan: Plan, chunks: Sequence[Chunk]) -> Iterator[Tensor]:

@@ -11,6 +11,7 @@ per site), both start from the same bits and keep the same.
 Source: Seide et al. 2014 (1-bit SGD), Tang et al. 2019 (DoubleSqueeze: errors kept on both sides).
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 import torch
@@ -48,7 +49,7 @@ class GroupReducer:
         self.codec, self.rounds = tensor_codec(group.message_codec), group.rounds_of(rank)
         self.expected = [self._expected(m) for part in self.rounds for m in part.takes]
         # Ranges that this rank copies to others: what it sends of them first, or takes, is kept to be passed on.
-        self._copied = {_range(m) for part in self.rounds for m in part.sends if m.transfer.effect == "copy"}
+        self._copied = Counter(_range(m) for part in self.rounds for m in part.sends if m.transfer.effect == "copy")
         self._lost: Lost = self._nothing_lost()
         self._blanks: dict[int, Tensor] = {}  # by length, for rehearsals
 
@@ -90,6 +91,7 @@ class GroupReducer:
         self, bucket: Tensor, lost: Lost, post: Callable[[Message, Tensor], None], take: Callable[[Message], Tensor]
     ) -> None:
         copies: dict[Span, Tensor] = {}
+        self._passed_on = Counter(self._copied)
         for part in self.rounds:
             self._begin_round(part)
             for message in part.sends:
@@ -116,6 +118,10 @@ class GroupReducer:
             self._encode(values, payload, effect, lost.get((effect, span)))
             if effect == "copy":
                 copies[span] = payload
+        if effect == "copy":
+            self._passed_on[span] -= 1
+            if not self._passed_on[span]:
+                del copies[span]
         return buffer
 
     def _encode(self, values: Tensor, payload: Tensor, effect: Effect, lost: Tensor | None) -> None:

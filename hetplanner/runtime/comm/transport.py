@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from hetplanner.liveness.heartbeat import Heartbeat
+from hetplanner.plan.reducers.program import POSTED_REDUCTIONS
 from hetplanner.runtime.comm.emulation import LinkEmulator
 from hetplanner.runtime.comm.traffic import Traffic
 from hetplanner.runtime.comm.wire import CPU, HostWire, Wire, Work
@@ -76,7 +77,7 @@ class Transport:
     Args:
         rank: this rank.
         emulator: delays deliveries; None sends as fast as the network is.
-        window: receives posted ahead of the one that is taken next.
+        window: receives posted ahead of the one that is taken next; those of reductions, which are large, are fewer.
         device: where messages are made and read.
         wire: carries activations, gradients and reductions; None stages through host memory. All else is short and
             always goes that way.
@@ -98,6 +99,7 @@ class Transport:
         host_wire: HostWire | None = None,
     ) -> None:
         self.rank, self.emulator, self.window, self.device = rank, emulator, window, device
+        self._most_reductions = POSTED_REDUCTIONS
         self.host_wire = host_wire or HostWire(device)
         self._bulk_wire: Wire = wire or self.host_wire
         self.traffic = Traffic()
@@ -120,7 +122,7 @@ class Transport:
 
     @property
     def num_held(self) -> int:
-        """Messages sent whose buffers are still kept."""
+        """Messages sent that are not known to be delivered."""
         return len(self._sent) + len(self._sent_before)
 
     # -- receiving --------------------------------------------------------------------------------
@@ -132,6 +134,9 @@ class Transport:
 
     def _post(self) -> None:
         while self._queue and len(self._posted) < self.window:
+            num_reductions = sum(message.topic is Topic.REDUCE for message in self._posted)
+            if self._queue[0].topic is Topic.REDUCE and num_reductions >= self._most_reductions:
+                break
             message = self._queue.popleft()
             tag = tag_of(message.topic, message.index)
             self._posted[message] = self._wire(message.topic).receive(
@@ -145,7 +150,8 @@ class Transport:
         """Waits for an announced message and returns its bytes [uint8], which the caller owns."""
         asked_s = time.monotonic()
         while message not in self._posted:
-            self.window += 1  # taken in another order than announced; costs a buffer, nothing else
+            # Taken in another order than announced; costs a buffer, nothing else.
+            self.window, self._most_reductions = self.window + 1, self._most_reductions + 1
             self._post()
         work, data = self._posted.pop(message)
         self._heartbeat.wait_for(message.peer)
@@ -179,16 +185,13 @@ class Transport:
         return Sent(start, arrival)
 
     def release(self, delivered: Iterable[MessageKey]) -> None:
-        """Lets go of the buffers of messages whose receiver has shown that it holds them.
-
-        gloo does not tell when a send is complete except by waiting for it, which must never block.
-        """
+        """Forgets messages whose receiver has shown that it holds them."""
         for key in delivered:
             work, _ = self._sent.pop(key)
             work.wait()
 
     def end_step(self) -> None:
-        """Lets go of the buffers of the step before.
+        """Forgets the messages of the step before.
 
         Never blocks: ending this step took messages from every peer that it could only send after it had
         taken all of ours of the step before.

@@ -9,7 +9,10 @@ and direction then never wait for those of another.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Event, Thread
 from typing import Protocol
 
 import torch
@@ -17,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 CPU = torch.device("cpu")
+NOTHING = torch.empty(0)
 
 LEAST_PART_BYTES = 2**14
 """Of a message that is spread over several connections; a shorter part costs more time than it saves."""
@@ -41,6 +45,43 @@ class Parts:
             work.wait()
 
 
+class _Deliveries:
+    """A thread that waits for sends one after the other and lets go of their buffers.
+
+    gloo does not tell whether a send is complete except by waiting for it, which must never hold a rank up. Without
+    the thread the buffers of a reduction, as large as the weights, would be there until the end of the next step.
+    """
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[tuple[Work, Tensor, Event]] = SimpleQueue()
+        Thread(target=self._run, name="deliveries", daemon=True).start()
+
+    def add(self, work: Work, message: Tensor) -> "_Delivery":
+        """Keeps the message until it is delivered."""
+        delivered = Event()
+        self._queue.put((work, message, delivered))
+        return _Delivery(delivered)
+
+    def _run(self) -> None:
+        while True:
+            self._wait(*self._queue.get())
+
+    @staticmethod
+    def _wait(work: Work, message: Tensor, delivered: Event) -> None:
+        with suppress(RuntimeError):  # the peer is lost, which this rank learns when it waits for its messages
+            work.wait()
+        delivered.set()
+
+
+@dataclass(frozen=True, slots=True)
+class _Delivery:
+    delivered: Event
+
+    def wait(self) -> None:
+        """Until the message is delivered, or its receiver is lost."""
+        self.delivered.wait()
+
+
 class Wire(Protocol):
     """One rank's end.
 
@@ -51,7 +92,7 @@ class Wire(Protocol):
     name: str
 
     def send(self, message: Tensor, peer: int, tag: int) -> tuple[Work, Tensor]:
-        """Begins to send; returns the work and what must be kept until it is done."""
+        """Begins to send; returns the work and what the caller must keep until it is done."""
 
     def receive(self, num_bytes: int, peer: int, tag: int) -> tuple[Work, Tensor]:
         """Begins to receive; returns the work and where the bytes will be."""
@@ -76,6 +117,7 @@ class HostWire:
         # Each group of gloo has connections of its own.
         more = [dist.new_group(backend="gloo") for _ in range(connections - 1)]
         self._groups: tuple[dist.ProcessGroup | None, ...] = (None, *more)
+        self._deliveries = _Deliveries()
 
     def _parts(self, data: Tensor) -> tuple[Tensor, ...]:
         """One for each connection that is used; both ends divide a message alike."""
@@ -92,7 +134,8 @@ class HostWire:
             torch.cuda.current_stream(message.device).synchronize()
             message = staged
         parts = zip(self._parts(message), self._groups, strict=False)
-        return _together(dist.isend(part, peer, group=group, tag=tag) for part, group in parts), message
+        work = _together(dist.isend(part, peer, group=group, tag=tag) for part, group in parts)
+        return self._deliveries.add(work, message), NOTHING
 
     def receive(self, num_bytes: int, peer: int, tag: int) -> tuple[Work, Tensor]:
         """Begins to receive into host memory."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from hetplanner.runtime.model.aten import DTYPES, AtenCall, aten_call, drawing
 from hetplanner.runtime.model.initial import fill_program_weight
 from hetplanner.runtime.model.layout import ModelWeight, crossing_tensors, running_buffers
+from hetplanner.runtime.model.low_precision import lowered
 from hetplanner.runtime.rng import RngKey
 from hetplanner.workload.calls import EVALUATED_WITH, RANDOM_CALLS, STATISTICS_CALLS
 from hetplanner.workload.program import Buffer, Node, Program, references
@@ -26,6 +27,11 @@ _EVALUATION = RngKey(0, 0, 0)
 """What calls draw from in evaluation that have no other meaning there (`rand`, `bernoulli`)."""
 EXPERTS_NDIM = 3
 """Axes of the weights of a layer's experts: expert, rows, columns."""
+CASTING_CALLS = frozenset(
+    f"{name}.default"
+    for name in ("linear", "conv1d", "conv2d", "conv3d", "convolution", "matmul", "mm", "bmm", "addmm", "baddbmm")
+)
+"""Calls that autocast computes in its dtype on every device, with weights among their arguments."""
 _TENSORS = frozenset(("node", "parameter", "buffer", "batch"))
 
 Env = list[Any]
@@ -180,6 +186,8 @@ class ProgramStage:
             function = self._drawn(function, node)
         if node.op is None and self._casts:
             function = self._in_float32(function)
+        elif node.call in CASTING_CALLS and self._casts:
+            function = self._lowering(function)
         return function, self._places.pick(arguments)
 
     def _tallied(self, function: Callable[..., Any], node: Node, everything: dict[str, Any]) -> Callable[..., Any]:
@@ -206,6 +214,15 @@ class ProgramStage:
         def call(*arguments: Any) -> Any:
             with torch.autocast(self.device.type, enabled=False):
                 return function(*arguments)
+
+        return call
+
+    @staticmethod
+    def _lowering(function: Callable[..., Any]) -> Callable[..., Any]:
+        """A call whose weights autocast would cast takes the copies that all micro-batches share."""
+
+        def call(*arguments: Any) -> Any:
+            return function(*(lowered(a) if isinstance(a, nn.Parameter) else a for a in arguments))
 
         return call
 

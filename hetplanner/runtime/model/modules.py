@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (torch's own convention)
 
+from hetplanner.runtime.model.cross_entropy import summed_cross_entropy
+from hetplanner.runtime.model.low_precision import lowered
 from hetplanner.runtime.rng import RngKey, stable_seed
 from hetplanner.workload.fine_tuning import Adapters, LinearLayer, adapted_layers
 from hetplanner.workload.transformer import TransformerConfig
@@ -52,7 +54,7 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Projects the last axis."""
-        return F.linear(x, self.weight, self.bias)
+        return F.linear(x, lowered(self.weight), None if self.bias is None else lowered(self.bias))
 
 
 class Norm(nn.Module):
@@ -210,6 +212,7 @@ class Attention(OpModule):
         if c.family == "llama":
             turn = rotation(T, c.head_dim, c.rope_theta, x_BTC.device)
             q_BHTE, k_BKTE = rotated(q_BHTE, *turn), rotated(k_BKTE, *turn)
+            v_BKTE = v_BKTE.clone()  # a view would keep queries and keys, which are needed rotated only
         grouped = c.num_kv_heads != c.heads
         seen = None if mask is None else mask.seen_B1TT
         y_BHTE = F.scaled_dot_product_attention(
@@ -297,7 +300,7 @@ class Head(OpModule):
 
     def forward(self, x_BTC: Tensor, key: RngKey | None = None) -> Tensor:
         """Projects on the vocabulary."""
-        return F.linear(x_BTC, self.weight)
+        return F.linear(x_BTC, lowered(self.weight))
 
 
 class Loss(OpModule):
@@ -309,7 +312,7 @@ class Loss(OpModule):
 
     def forward(self, logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
         """Adds up the tokens' losses in float32."""
-        return F.cross_entropy(logits_BTV.flatten(0, 1).float(), labels_BT.flatten(), reduction="sum")
+        return summed_cross_entropy(logits_BTV.flatten(0, 1), labels_BT.flatten())
 
 
 MODULES: dict[str, type[OpModule]] = {

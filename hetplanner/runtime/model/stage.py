@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from hetplanner.runtime.model.build import Batch, StageModel
 from hetplanner.runtime.model.precision import autocast
@@ -17,7 +18,8 @@ class _Live:
     inputs: Tensor | None
     batch: Batch | None
     key: RngKey
-    output: Tensor | None
+    output: GradientEdge | None
+    """Where the backward begins; the output itself is not kept."""
 
 
 class StageRunner:
@@ -47,7 +49,7 @@ class StageRunner:
         keeps = self.model.goes_backward and not self.recompute
         with torch.set_grad_enabled(keeps), autocast(self._dtype, self._device_type):
             output = self.model.forward(x, batch, key)
-        self._live[micro_batch] = _Live(x, batch, key, output if keeps else None)
+        self._live[micro_batch] = _Live(x, batch, key, get_gradient_edge(output) if keeps else None)
         return output.detach()
 
     def backward(self, micro_batch: int, gradient: Tensor | None) -> Tensor | None:
@@ -62,11 +64,11 @@ class StageRunner:
         """
         live = self._live.pop(micro_batch)
         if self.model.goes_backward:
-            output = live.output
-            if output is None:
+            edge = live.output
+            if edge is None:
                 with autocast(self._dtype, self._device_type):
-                    output = self.model.forward(live.inputs, live.batch, live.key, again=True)
-            torch.autograd.backward(output, gradient)
+                    edge = get_gradient_edge(self.model.forward(live.inputs, live.batch, live.key, again=True))
+            torch.autograd.backward(edge, gradient)
         return live.inputs.grad if live.inputs is not None and self.model.trains_in_front else None
 
     def forget(self, micro_batch: int) -> None:

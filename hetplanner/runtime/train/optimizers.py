@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hetplanner.plan.train import TrainConfig, check_packages
 from hetplanner.runtime.model.layout import stage_weights
-from hetplanner.workload.optimizers import MOMENTUM, inner_ops, is_codes, state_parts, state_shapes
+from hetplanner.workload.optimizers import MOMENTUM, SLICE_ELEMENTS, inner_ops, is_codes, state_parts, state_shapes
 from hetplanner.workload.workload import Workload
 
 ADAM_EPS = 1e-8
@@ -68,6 +68,17 @@ class _Held:
     weight: Tensor
     grad: Tensor
     states: dict[str, Tensor]
+
+
+def _slices(held: Sequence[_Held]) -> list[_Held]:
+    """The same weights flat and in slices, for optimizers that look at each element alone: temporaries are small."""
+    return [
+        _Held(weight, grad, dict(zip(one.states, states, strict=True)))
+        for one in held
+        for weight, grad, *states in zip(
+            *(part.view(-1).split(SLICE_ELEMENTS) for part in (one.weight, one.grad, *one.states.values())), strict=True
+        )
+    ]
 
 
 class StageOptimizer:
@@ -161,6 +172,7 @@ class StageOptimizer:
     def _step_adam(self, held: Sequence[_Held], learning_rate: float, decay: float) -> None:
         from torch.optim.adamw import adamw
 
+        held = _slices(held)
         fused = self._flat.is_cuda  # one pass, and no temporaries; on the CPU it rounds otherwise than torch's default
         adamw(
             [one.weight for one in held],
@@ -183,6 +195,7 @@ class StageOptimizer:
     def _step_sgd(self, held: Sequence[_Held], learning_rate: float, decay: float) -> None:
         from torch.optim.sgd import sgd
 
+        held = _slices(held)
         momentum = self._momentum()
         sgd(
             [one.weight for one in held],

@@ -109,7 +109,7 @@ def test_kept_activations_of_a_gpt2_layer():
     assert found["layer.0.mlp"].activation_bytes == rows * (h + h + f + f) * 4 + statistics
 
 
-def test_dropout_keeps_a_byte_an_element():
+def test_dropout_keeps_a_mask_of_the_residual_branch():
     with_dropout, without = ops(GPT2.replace(dropout=0.1)), ops(GPT2)
-    for name in ("embedding", "layer.0.attention", "layer.0.mlp"):
-        assert with_dropout[name].activation_bytes - without[name].activation_bytes == 16 * 768
+    for name, width in (("embedding", 4), ("layer.0.attention", 2), ("layer.0.mlp", 2)):
+        assert with_dropout[name].activation_bytes - without[name].activation_bytes == 16 * 768 * width
