@@ -11,6 +11,7 @@ from hetplanner.errors import Infeasible
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.model import Plan
+from hetplanner.plan.train import TrainConfig
 from hetplanner.units import short_bytes
 
 RANKS_PER_CORE = 8
@@ -60,10 +61,11 @@ def memory() -> tuple[int, int]:
     return min(found)
 
 
-def estimated_rank_bytes(plan: Plan) -> list[int]:
+def estimated_rank_bytes(plan: Plan, config: TrainConfig | None = None) -> list[int]:
     """Estimated resident bytes of every rank when all of them run on CPUs in float32.
 
     The process itself, and what its stages need (`CostTables.stage_bytes`) with activations and messages in float32.
+    Checkpoints that are written beside the steps add a copy of what they hold.
     """
     tables = CostTables(plan.problem)
     to_float32 = 4 / plan.problem.workload.dtype_bytes
@@ -71,7 +73,9 @@ def estimated_rank_bytes(plan: Plan) -> list[int]:
     for s, stage in enumerate(plan.stages):
         state = int(tables.stage_state_bytes(stage.first_op, stage.end_op))
         needed = tables.stage_bytes(stage.first_op, stage.end_op, plan.held_S[s], stage.recompute)
-        stage_bytes.append(state + int((needed - state) * to_float32))
+        is_copied = config is not None and config.checkpoints_async
+        copy = int(tables.sent_state_bytes(stage.first_op, stage.end_op)) if is_copied else 0
+        stage_bytes.append(state + int((needed - state) * to_float32) + copy)
     return [PROCESS_BYTES + sum(stage_bytes[stage] for stage, _ in places) for places in plan.places_of_rank]
 
 
@@ -92,14 +96,19 @@ def estimated_peer_bytes(plan: ElasticPlan) -> list[int]:
     return found
 
 
-def check_capacity(plan: AnyPlan, machine: Machine | None = None) -> None:
+def check_capacity(plan: AnyPlan, machine: Machine | None = None, config: TrainConfig | None = None) -> None:
     """Refuses a plan whose ranks this machine's cores or memory cannot hold all at once.
+
+    Args:
+        plan: what shall run.
+        machine: None takes this one.
+        config: how; None takes the default.
 
     Raises:
         Infeasible: with the numbers, and the offer to rehearse.
     """
     machine = machine or this_machine()
-    needed = estimated_peer_bytes(plan) if isinstance(plan, ElasticPlan) else estimated_rank_bytes(plan)
+    needed = estimated_peer_bytes(plan) if isinstance(plan, ElasticPlan) else estimated_rank_bytes(plan, config)
     num_ranks = len(needed)
     if num_ranks > RANKS_PER_CORE * machine.cores:
         raise Infeasible(
