@@ -4,12 +4,12 @@
     python tests/benchmarks/training/bench_checkpoints.py --cost [--gigabytes 0.34] [--ranks 1] [--repeat 3] [--json]
 
 The cost: ranks train a GPT-2 in as many stages, without checkpoints, with one every 20 steps, and with one every 20
-steps beside the steps. A step is compared with the median of the second halves of the intervals, where no checkpoint is
-written. What a run without checkpoints has more than that is the machine's, and taken off.
+steps beside the steps. The first half of every interval, in which the checkpoint is written, is compared with the second
+one: what it takes longer is the cost, as a share of the interval. Without checkpoints it is what the machine does.
 
-The restart: one rank trains a GPT-2 whose checkpoint has the size, and is killed after its first checkpoint. From the kill to the
-beginning of the first step afterwards is measured, and beside it the time to read the same file, which the system has
-dropped from memory before.
+The restart: one rank trains a GPT-2 whose checkpoint has the size, and is killed after its first checkpoint. From the
+kill to the beginning of the first step afterwards is measured, and beside it the time to read the same file, which the
+system has dropped from memory before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[3]))
@@ -69,14 +69,19 @@ def costs(size: float, num_ranks: int, home: Path) -> dict[str, float]:
             if run.wait(4 * PATIENCE_S).state != "finished":
                 raise SystemExit(run.status().message)
             seconds = [step.step_s or 0.0 for step in run.read_all().steps()[EVERY:]]
-            quiet = median(s for k, s in enumerate(seconds) if k % EVERY >= EVERY // 2)
-            found[kind], found["step_s"] = mean(seconds) / quiet - 1.0, quiet
+            found[kind], found["step_s"] = median(shares(seconds)), median(seconds)
             if steps := checkpoint_steps(run.path):
                 files = checkpoint_folder(run.path, steps[0]).glob("*.safetensors")
                 found["bytes"] = sum(path.stat().st_size for path in files)
     finally:
         client.shutdown(stop_runs=True)
-    return found | {kind: found[kind] - found["none"] for kind in ("sync", "async")}
+    return found
+
+
+def shares(seconds: list[float]) -> list[float]:
+    """By interval: what its first half takes longer than the second one, as a share of twice the second."""
+    halves = [sum(seconds[k : k + EVERY // 2]) for k in range(0, len(seconds), EVERY // 2)]
+    return [(one - two) / (2 * two) for one, two in zip(halves[::2], halves[1::2], strict=True)]
 
 
 def seconds_to_read(path: Path) -> float:
