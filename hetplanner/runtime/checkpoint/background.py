@@ -8,6 +8,7 @@ folder to finish. It keeps a pickle beside the tensors. Its stagers copy before 
 them takes every rank 0.7 s.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
@@ -28,6 +29,7 @@ class Background(Generic[Result]):
 
     Attributes:
         group: of all ranks; only the thread that writes uses it.
+        waited_s: for the last copy.
     """
 
     def __init__(self) -> None:
@@ -36,6 +38,7 @@ class Background(Generic[Result]):
         # The optimizer waits for the copy, so that has the priority of the steps.
         self._copier = ThreadPoolExecutor(1, "checkpoint-copy")
         self._writer = ThreadPoolExecutor(1, "checkpoint-write", initializer=work_in_background_thread)
+        self.waited_s = 0.0
         self._copying: Future[None] | None = None
         self._writing: Future[Result] | None = None
 
@@ -52,6 +55,7 @@ class Background(Generic[Result]):
             write: called in a thread with the copies, which are its own until it returns.
         """
         assert self._writing is None
+        self.waited_s = 0.0
         self._copying = copying = self._copier.submit(self._copy, tensors)
 
         def write_copies() -> Result:
@@ -63,8 +67,9 @@ class Background(Generic[Result]):
     def wait_for_copy(self) -> None:
         """Until the tensors may change."""
         if self._copying is not None:
+            began_s = time.monotonic()
             self._copying.exception()
-            self._copying = None
+            self._copying, self.waited_s = None, time.monotonic() - began_s
 
     def take(self) -> Result | None:
         """Waits for what `write` returns, and gives it once; None: nothing was begun. Raises what it has raised."""

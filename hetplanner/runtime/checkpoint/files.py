@@ -78,7 +78,7 @@ class Checkpoints:
     def __init__(self, config: TrainConfig, place: Place, run_dir: Path, telemetry: Telemetry) -> None:
         self.config, self.place, self.run_dir, self.telemetry = config, place, run_dir, telemetry
         self.seconds, self._last_step, self.has_failed = float("inf"), -1, False
-        self._newest = -1  # that is whole; the thread sets it
+        self._newest, self._paused_s = -1, 0.0  # the newest that is whole; how long it took to begin one
         self.copies = CheckpointCopies(config, run_dir, self._tell_copy) if copies_here(config, place) else None
         self._background: Background[Written] | None = Background() if config.checkpoints_async else None
 
@@ -103,8 +103,8 @@ class Checkpoints:
             executor: the rank's.
             wait: return when it is written, whatever the settings say.
         """
+        asked_s, step = time.monotonic(), executor.completed_steps
         self.settle()
-        step = executor.completed_steps
         if step == self._last_step:
             return
         began_s, self._last_step = time.monotonic(), step
@@ -115,6 +115,7 @@ class Checkpoints:
             self._note(finish(_on_cpu(large)))
             return
         executor.before_update = self._background.wait_for_copy
+        self._paused_s = time.monotonic() - asked_s
         self._background.begin(large, finish)
         if wait:
             self.settle()
@@ -160,8 +161,17 @@ class Checkpoints:
             return Written(step, seconds, has_failed=True)
         if self.place.local_rank == 0:  # not before all hosts have the new one
             prune(self.run_dir, self.config.checkpoints_kept, self.config.checkpoints_max_age_s)
-        size = written[self.place.rank][0]
-        self.telemetry.write("checkpoint", step=step, seconds=round(seconds, 6), bytes=size, time_s=time.time())
+        size, paused_s = written[self.place.rank][0], seconds
+        if self._background is not None:
+            paused_s = self._paused_s + self._background.waited_s
+        self.telemetry.write(
+            "checkpoint",
+            step=step,
+            seconds=round(seconds, 6),
+            paused_s=round(paused_s, 6),
+            bytes=size,
+            time_s=time.time(),
+        )
         self._newest = step
         return Written(step, seconds, has_failed=False)
 

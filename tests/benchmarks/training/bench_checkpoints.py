@@ -4,8 +4,9 @@
     python tests/benchmarks/training/bench_checkpoints.py --cost [--gigabytes 0.34] [--ranks 1] [--repeat 3] [--json]
 
 The cost: ranks train a GPT-2 in as many stages, without checkpoints, with one every 20 steps, and with one every 20
-steps beside the steps. The first half of every interval, in which the checkpoint is written, is compared with the second
-one: what it takes longer is the cost, as a share of the interval. Without checkpoints it is what the machine does.
+steps beside the steps. Of an interval the share is told in which the ranks stand still for its checkpoint. The first
+half of an interval, in which the checkpoint is written, is also compared with the second one: what it takes longer is a
+share that includes what the writing slows down. Without checkpoints that share is what the machine does.
 
 The restart: one rank trains a GPT-2 whose checkpoint has the size, and is killed after its first checkpoint. From the
 kill to the beginning of the first step afterwards is measured, and beside it the time to read the same file, which the
@@ -70,6 +71,11 @@ def costs(size: float, num_ranks: int, home: Path) -> dict[str, float]:
                 raise SystemExit(run.status().message)
             seconds = [step.step_s or 0.0 for step in run.read_all().steps()[EVERY:]]
             found[kind], found["step_s"] = median(shares(seconds)), median(seconds)
+            lines = map(json.loads, (run.path / "rank-0.jsonl").read_text().splitlines())
+            paused = {line["step"]: line["paused_s"] for line in lines if line["type"] == "checkpoint"}
+            starts = range(EVERY, EVERY * (INTERVALS + 1), EVERY)
+            still = [paused.get(k, 0.0) / sum(seconds[k - EVERY : k]) for k in starts]
+            found[f"{kind}_still"] = median(still)
             if steps := checkpoint_steps(run.path):
                 files = checkpoint_folder(run.path, steps[0]).glob("*.safetensors")
                 found["bytes"] = sum(path.stat().st_size for path in files)
@@ -148,7 +154,8 @@ def main() -> None:
         if args.cost and not args.json:
             print(
                 f"{row['bytes'] / 1e6:.0f} MB every {EVERY} steps of {row['step_s']:.2f} s on {args.ranks} rank(s):"
-                f" {row['sync']:+.2%} of step time, {row['async']:+.2%} beside the steps; machine {row['none']:+.2%}",
+                f" still {row['sync_still']:.2%} of step time, {row['async_still']:.2%} beside the steps; with what is"
+                f" slowed down {row['sync']:+.2%} and {row['async']:+.2%}, machine {row['none']:+.2%}",
                 flush=True,
             )
         elif not args.json:
