@@ -78,7 +78,8 @@ class Checkpoints:
     def __init__(self, config: TrainConfig, place: Place, run_dir: Path, telemetry: Telemetry) -> None:
         self.config, self.place, self.run_dir, self.telemetry = config, place, run_dir, telemetry
         self.seconds, self._last_step, self.has_failed = float("inf"), -1, False
-        self._newest, self._paused_s = -1, 0.0  # the newest that is whole; how long it took to begin one
+        self._newest = -1  # that is whole
+        self._paused_s = 0.0  # the steps waited for the last one to begin
         self.copies = CheckpointCopies(config, run_dir, self._tell_copy) if copies_here(config, place) else None
         self._background: Background[Written] | None = Background() if config.checkpoints_async else None
 
