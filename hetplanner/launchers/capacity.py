@@ -12,6 +12,7 @@ from hetplanner.errors import Infeasible
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.model import Plan
+from hetplanner.plan.train import TrainConfig
 from hetplanner.units import short_bytes
 
 RANKS_PER_CORE = 8
@@ -20,6 +21,9 @@ milliseconds; beyond this the ranks' own book-keeping delays the emulated delive
 
 PROCESS_BYTES = 350 * 10**6
 """Bytes of one rank before its model that it shares with no other: Python, torch and gloo."""
+
+HEAP_FACTOR = 1.15
+"""Resident bytes over those of live tensors: the C library keeps freed blocks (`bench_memory.py`)."""
 
 MEMORY_SHARE = 0.9
 """Share of the free memory that a run may take; the rest is for the page, the agent and a reduction's bucket."""
@@ -61,9 +65,18 @@ def memory() -> tuple[int, int]:
     return min(found)
 
 
-def estimated_rank_bytes(plan: Plan) -> list[int]:
-    """Estimated resident bytes of every rank on this machine: the process itself, and what its stages need."""
-    return [PROCESS_BYTES + int(needed) for needed in peak_bytes(plan, CostTables(plan.problem))]
+def estimated_rank_bytes(plan: Plan, config: TrainConfig | None = None) -> list[int]:
+    """Estimated resident bytes of every rank on this machine: the process itself, and what its stages need.
+
+    Checkpoints that are written beside the steps add a copy of what they hold.
+    """
+    tables = CostTables(plan.problem)
+    needed_R = [HEAP_FACTOR * needed for needed in peak_bytes(plan, tables)]
+    if config is not None and config.checkpoints_async:
+        copied_S = [tables.sent_state_bytes(stage.first_op, stage.end_op) for stage in plan.stages]
+        for rank, places in enumerate(plan.places_of_rank):
+            needed_R[rank] += sum(copied_S[s] for s, _ in places)
+    return [PROCESS_BYTES + int(needed) for needed in needed_R]
 
 
 def estimated_peer_bytes(plan: ElasticPlan) -> list[int]:
@@ -83,14 +96,19 @@ def estimated_peer_bytes(plan: ElasticPlan) -> list[int]:
     return found
 
 
-def check_capacity(plan: AnyPlan, machine: Machine | None = None) -> None:
+def check_capacity(plan: AnyPlan, machine: Machine | None = None, config: TrainConfig | None = None) -> None:
     """Refuses a plan whose ranks this machine's cores or memory cannot hold all at once.
+
+    Args:
+        plan: what shall run.
+        machine: None takes this one.
+        config: how; None takes the default.
 
     Raises:
         Infeasible: with the numbers, and the offer to rehearse.
     """
     machine = machine or this_machine()
-    needed = estimated_peer_bytes(plan) if isinstance(plan, ElasticPlan) else estimated_rank_bytes(plan)
+    needed = estimated_peer_bytes(plan) if isinstance(plan, ElasticPlan) else estimated_rank_bytes(plan, config)
     num_ranks = len(needed)
     if num_ranks > RANKS_PER_CORE * machine.cores:
         raise Infeasible(

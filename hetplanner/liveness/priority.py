@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import sys
+import threading
 from pathlib import Path
 
 NICENESS = 10
@@ -18,3 +20,9 @@ def work_in_background(autogroup: Path = AUTOGROUP) -> None:
     with contextlib.suppress(OSError):  # a kernel without autogroups, or another system
         if os.getsid(0) == os.getpid():
             autogroup.write_text(f"{NICENESS}")
+
+
+def work_in_background_thread() -> None:
+    """Gives the thread that calls it a lower priority than the others of its process; on Linux."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.nice(0) + NICENESS)

@@ -48,6 +48,8 @@ class TrainConfig(Noun):
         checkpoint_every: steps between two checkpoints, and one after the last step; None writes none.
         checkpoints_kept: how many of them stay.
         checkpoints_max_age_s: those that are older go, but for the newest; None: none does.
+        checkpoints_async: a thread writes them beside the steps, from a copy of the state in main memory; a swarm
+            always writes them so.
         copy_to: address of `fsspec` that every host copies its checkpoints to, such as s3://bucket/folder.
         init_from: a Hugging Face model folder, whose weights the training begins with; what is resumed has its own.
         adapter: folder of a saved adapter, as PEFT writes it, to go on with; `init_from` has its model.
@@ -81,6 +83,7 @@ class TrainConfig(Noun):
     checkpoint_every: Annotated[int, Field(strict=True, ge=1, le=10_000_000)] | None = None
     checkpoints_kept: Annotated[int, Field(strict=True, ge=1, le=1000)] = 2
     checkpoints_max_age_s: Annotated[float, Field(strict=True, gt=0, le=1e10)] | None = None
+    checkpoints_async: Annotated[bool, Field(strict=True)] = False
     copy_to: Text | None = None
     eval_data: Text | None = None
     eval_every: Annotated[int, Field(strict=True, ge=1, le=10_000_000)] | None = None
@@ -105,9 +108,11 @@ class TrainConfig(Noun):
         return self
 
     @model_validator(mode="after")
-    def _copies_something(self) -> Self:
+    def _writes_checkpoints(self) -> Self:
         if self.copy_to is not None and self.checkpoint_every is None:
             raise ValueError("copy_to: there is nothing to copy; give checkpoint_every, too")
+        if self.checkpoints_async and self.checkpoint_every is None:
+            raise ValueError("checkpoints_async: there are none to write; give checkpoint_every, too")
         return self
 
     def device_for(self, kind: str) -> str:

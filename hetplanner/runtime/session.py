@@ -27,6 +27,7 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.placement import check_host
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.train import TrainConfig, check_packages, check_runnable
+from hetplanner.runtime.checkpoint.earlier_state import greatest
 from hetplanner.runtime.checkpoint.files import QUICK_S, Checkpoints, copies_here, restore
 from hetplanner.runtime.checkpoint.save import join_parts, save_model, save_parts, write_info
 from hetplanner.runtime.comm.clocks import ClockOffset, clock_offset
@@ -56,6 +57,8 @@ log = logging.getLogger(__name__)
 
 PREEMPTED_COPY_S, COPY_POLL_S = 12.0, 0.1
 """How long a preempted host waits until its last checkpoint is copied."""
+STOPPED_CHECKPOINT_S = 1.8
+"""How long after a stop a checkpoint may be written on; see SAVING_GRACE_S."""
 JOIN_PARTS_S, JOIN_LATE_PARTS_S = 3.0, 1.4
 """How long rank 0 waits for the other stages' parts: after the end was asked for, and after its own."""
 LINKS_EVERY_S = 1.0
@@ -359,7 +362,7 @@ class Session:
                 is_due = checkpoints.is_due(executor.completed_steps)
         if is_due:
             self.heartbeat.enter("checkpointing")
-            checkpoints.write(executor)
+            checkpoints.write(executor, wait=request is not Request.NONE)
             self.heartbeat.enter("training")
 
     def _report(self, executor: Executor, step: int, stats: StepStats) -> None:
@@ -446,8 +449,7 @@ class Session:
                 self.run_dir,
                 self._waits_no_longer,
             )
-            if self._checkpoints is not None and self._checkpoints.has_failed:
-                self._checkpoints.write(executor)  # there was space for the model, so there may be for this
+            self._finish_checkpoints(executor)
             self.heartbeat.wait_for(EVERYONE)
             dist.barrier()
         except RuntimeError as error:
@@ -464,6 +466,24 @@ class Session:
         if self._checkpoints is not None and self._checkpoints.copies is not None:
             self._wait_for(self._checkpoints.copies)
         self._enter("done")
+
+    def _finish_checkpoints(self, executor: Executor) -> None:
+        """Waits for the one that is being written; a stop gives it up soon, and the one before it stays."""
+        checkpoints = self._checkpoints
+        assert checkpoints is not None
+        while checkpoints.is_writing and not self._stops_at_once():
+            self.heartbeat.advance()
+            time.sleep(COPY_POLL_S)
+        if greatest(int(checkpoints.is_writing)):
+            log.warning("the checkpoint that was being written is given up")
+            return
+        checkpoints.settle()
+        if checkpoints.has_failed:  # there was space for the model, so there may be for this
+            checkpoints.write(executor, wait=True)
+
+    def _stops_at_once(self) -> bool:
+        """Whether a stop was asked for, and what is left must not take longer."""
+        return self.watcher.request is Request.STOP and time.monotonic() - self.watcher.asked_s > STOPPED_CHECKPOINT_S
 
     def _waits_no_longer(self) -> bool:
         """Asked while the model waits for space: the rank is not stuck."""

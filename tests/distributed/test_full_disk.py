@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import until
 
 from hetplanner.plan.files.checkpoints import checkpoint_steps, file_digest
 from tests.distributed.full_disk_story import CONFIG, STEPS, static_plan
@@ -33,10 +34,14 @@ def limit_files(rank: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (SMALL_FILES, resource.RLIM_INFINITY))
 
 
-def test_ranks_whose_files_may_not_grow_go_on_and_write_everything_later(tmp_path: Path, expected: str) -> None:
-    ranks = start_ranks(static_plan(), CONFIG, tmp_path, fault=limit_files)
+@pytest.mark.parametrize("beside_the_steps", [False, True])
+def test_ranks_whose_files_may_not_grow_go_on_and_write_everything_later(
+    tmp_path: Path, expected: str, beside_the_steps: bool
+) -> None:
+    config = CONFIG.replace(checkpoints_async=beside_the_steps)
+    ranks = start_ranks(static_plan(), config, tmp_path, fault=limit_files)
     ranks.wait_for_log("the model cannot be written, it is tried again")
-    assert not list((tmp_path / "checkpoints").iterdir()), "what is of no use gave its space back"
+    until(lambda: not list((tmp_path / "checkpoints").iterdir()), "what is of no use gives its space back")
     for process in ranks.processes:
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert ranks.wait() == [0, 0], ranks.logs()

@@ -61,6 +61,9 @@ CheckpointsKept = Annotated[int, typer.Option(help="How many of them stay.")]
 CheckpointsMaxAge = Annotated[
     str | None, typer.Option(metavar="TIME", help="Remove older ones, such as 12h, but for the last.")
 ]
+CheckpointsAsync = Annotated[
+    bool, typer.Option("--checkpoints-async", help="Write them beside the steps, from a copy of the state in memory.")
+]
 CopyTo = Annotated[
     str | None,
     typer.Option(metavar="ADDRESS", help="Copy checkpoints to this address, such as s3://bucket/folder."),

@@ -158,7 +158,7 @@ class Supervisor:
         machine = this_machine()
         if self._runs:  # it will start when the others are over, so their memory does not count
             machine = Machine(machine.cores, int(psutil.virtual_memory().total))
-        check_capacity(plan, machine)
+        check_capacity(plan, machine, config)
         check_disk(disk_need(plan, config), folder or self.home)
         if isinstance(plan, ElasticPlan):
             spec_of(plan, config)
@@ -314,7 +314,7 @@ class Supervisor:
             config = load_config(run.directory.config_file)
             launch = load_launch(run.directory.path)
             if launch.is_local:
-                check_capacity(plan)
+                check_capacity(plan, config=config)
             request = self._launcher_of(launch).request(plan, run.directory.path, config)
             path, count = run.directory.path, len(run.labels)
             run.conditions = Conditions(path, plan, config, count, self._timer, remote=run.remote)

@@ -87,6 +87,7 @@ class Executor:
         held_out: for evaluation; None takes the validation split of the data.
         completed_steps: steps whose update is in the weights.
         updating: held while the weights change; another thread that takes it freezes them.
+        before_update: called before weights and optimizer states change: a copy of them may be under way.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class Executor:
         self.heartbeat = heartbeat or Heartbeat()
         self._order = order  # of training samples; wanted where a codec has `delta`
         self.completed_steps, self.updating = 0, threading.Lock()
+        self.before_update: Callable[[], None] = lambda: None
         self.stats, self._step = StepStats(), 0
         self._in_flight = 0
         self._recording = True  # False in validation and in steps that leave no spans
@@ -202,6 +204,7 @@ class Executor:
         ):
             return
         self.reductions.average_finely()
+        self.before_update()
         with self.updating:
             self.reductions.take_mean()
 
@@ -442,6 +445,7 @@ class Executor:
         self.stats.grad_norm = self._agree()
         self.stats.grad_square = self.update.grad_square
         self.stats.skipped = self.update.overflowed
+        self.before_update()
         with self.updating:
             self.update.apply(self._step)
             self.completed_steps = self._step + 1

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from hetplanner.elastic.protocol.identity import Version
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.launchers.capacity import Machine, check_capacity, estimated_rank_bytes, this_machine
+from hetplanner.launchers.disk import disk_need
 from hetplanner.launchers.hosts_file import HostEntry, Hosts, Slurm, place_hosts
 from hetplanner.launchers.interface import SWARM_HOST_MODULE, HostCommand, LaunchRequest
 from hetplanner.launchers.isolate import why_open
@@ -267,6 +268,18 @@ def test_too_much_memory_is_refused_with_the_numbers(plan):
     assert "900 MB may be used (90% of 1 GB free)" in str(error.value)
     assert "rehearse it" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_checkpoints_beside_the_steps_need_memory_for_a_copy_of_what_they_hold(plan):
+    beside = TrainConfig(checkpoint_every=5, checkpoints_async=True)
+    copies = [a - b for a, b in zip(estimated_rank_bytes(plan, beside), estimated_rank_bytes(plan), strict=True)]
+    assert sum(copies) == disk_need(plan, beside).checkpoint
+    free = int(sum(estimated_rank_bytes(plan)) / 0.9) + 10
+    check_capacity(plan, Machine(64, free), TrainConfig(checkpoint_every=5))
+    with pytest.raises(Infeasible, match="ranks need"):
+        check_capacity(plan, Machine(64, free), beside)
+    with pytest.raises(ValidationError, match="checkpoints_async: there are none to write; give checkpoint_every, too"):
+        TrainConfig(checkpoints_async=True)
 
 
 def test_memory_grows_by_sixteen_bytes_a_parameter_and_with_micro_batches_in_flight(plan):

@@ -73,7 +73,7 @@ def supervise(tmp_path):
 
 def test_a_run_over_hosts_needs_no_cores_here_and_has_no_heartbeats(supervise, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "hetplanner.runs.agent.supervisor.check_capacity", lambda *_: pytest.fail("looked at this machine")
+        "hetplanner.runs.agent.supervisor.check_capacity", lambda *_, **__: pytest.fail("looked at this machine")
     )
     launcher = FakeSsh()
     supervisor = supervise(launcher)

@@ -49,6 +49,7 @@ SETTINGS = (
     "lr_schedule",
     "warmup_steps",
     "checkpoint_every",
+    "checkpoints_async",
     "max_restarts",
     "replan",
     "connections",
@@ -103,6 +104,7 @@ class LaunchModel(param.Parameterized):
     lr_schedule: Any = param.Selector(default="constant", objects=list(get_args(LrSchedule)))
     warmup_steps = param.Integer(default=20, bounds=(0, 1_000_000))
     checkpoint_every = param.Integer(default=50, bounds=(0, 1_000_000), doc="Steps; 0 writes no checkpoints.")
+    checkpoints_async = param.Boolean(default=False, doc="A thread writes them, from a copy of the state.")
     max_restarts = param.Integer(default=0, bounds=(0, 100))
     replan = param.Boolean(default=False, doc="Go on without a lost host; a host is lost in a restart.")
     connections = param.Integer(default=1, bounds=(1, MAX_CONNECTIONS), doc="TCP connections between two ranks.")
@@ -252,6 +254,7 @@ class LaunchModel(param.Parameterized):
                 lr_schedule=old.lr_schedule,
                 warmup_steps=old.warmup_steps,
                 checkpoint_every=old.checkpoint_every or 0,
+                checkpoints_async=old.checkpoints_async,
                 max_restarts=min(old.max_restarts, 100),
                 replan=old.replan,
                 connections=old.connections,
@@ -310,6 +313,7 @@ class LaunchModel(param.Parameterized):
             lr_schedule=self.lr_schedule,
             warmup_steps=self.warmup_steps,
             checkpoint_every=self.checkpoint_every or None,
+            checkpoints_async=self.checkpoints_async and self.checkpoint_every > 0,
             max_restarts=self.max_restarts,
             replan=self.replan and place.may_replan(plan),
             connections=self.connections if place.takes_connections(plan) else 1,
@@ -323,7 +327,7 @@ class LaunchModel(param.Parameterized):
             resume=self._resume,
         )
         if place.is_local:
-            self._check_capacity(plan)
+            self._check_capacity(plan, config)
         if isinstance(plan, ElasticPlan):
             spec_of(plan, config)  # what swarms cannot train is said before anything is confirmed
         done, asked = 0, config
@@ -344,10 +348,10 @@ class LaunchModel(param.Parameterized):
             tight = str(error)
         return Proposal(plan, config, choice, request, need, free_words(folder), tight, done, place, hosts)
 
-    def _check_capacity(self, plan: AnyPlan) -> None:
+    def _check_capacity(self, plan: AnyPlan, config: TrainConfig) -> None:
         """Whether this machine holds the run. Raises Infeasible, of the choice of hosts where there is one."""
         try:
-            check_capacity(plan)
+            check_capacity(plan, config=config)
         except Infeasible as error:
             raise Infeasible(f"hosts: {error}" if len(self._places) > 1 else str(error)) from None
 

@@ -34,6 +34,12 @@ TRAINING = (
     _choice("lr_schedule", "Schedule", get_args(LrSchedule), "How it falls after the warm-up."),
     _number("warmup_steps", "Warm-up steps"),
     _number("checkpoint_every", "Checkpoint every", "Steps; empty writes none.", empty="never"),
+    Setting(
+        "checkpoints_async",
+        "Write checkpoints beside the steps",
+        "flag",
+        "From a copy of the state in main memory. A swarm always does.",
+    ),
     _number("connections", "Connections", "Of two ranks; several fill a long path that one TCP connection cannot."),
     _number("seed", "Seed", "Of weights, data order and dropout."),
     _number("max_restarts", "Restarts", "How often in all to go on by itself after a loss or a preemption."),

@@ -146,7 +146,7 @@ def test_a_swarm_runs_on_hosts_by_ssh_alone(model):
 
 
 def test_a_plan_that_is_too_large_for_this_machine_is_proposed_on_hosts(model, monkeypatch):
-    def refuse(plan):
+    def refuse(plan, **settings):
         raise Infeasible("this machine cannot hold the run")
 
     monkeypatch.setattr("hetplanner.ui.run.models.launch.check_capacity", refuse)
@@ -174,7 +174,7 @@ def test_hosts_that_do_not_fit_say_why_beside_their_field_and_name_no_path(model
 
 
 def test_where_no_place_runs_the_plan_all_reasons_are_told(model, tmp_path, monkeypatch):
-    def refuse(plan):
+    def refuse(plan, **settings):
         raise Infeasible("this machine cannot hold the run")
 
     monkeypatch.setattr("hetplanner.ui.run.models.launch.check_capacity", refuse)

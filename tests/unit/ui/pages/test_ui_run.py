@@ -195,8 +195,11 @@ def test_settings_change_the_open_proposal_and_what_is_wrong_stands_beside_its_f
     form.edit("steps", "77")
     form.edit("learning_rate", "0.01")
     form.edit("lr_schedule", "cosine")
+    form.edit("checkpoints_async", True)
+    assert model.launch.proposal.config.checkpoints_async
     form.edit("checkpoint_every", "")
     config = model.launch.proposal.config
+    assert not config.checkpoints_async, "there is nothing to write"
     assert (config.steps, config.learning_rate) == (77, 0.01)
     assert (config.lr_schedule, config.checkpoint_every) == ("cosine", None)
     wrong = (
