@@ -85,7 +85,7 @@ class Progress(Section):
         """Evaluations and loads of experts; a run without them has no cards for them."""
         evaluations = reader.evaluations() if reader is not None else []
         last = evaluations[-1] if evaluations else None
-        self.evaluated.set("" if last is None else f"On held-out data after {last.step + 1} steps: {last}")
+        self.evaluated.set("" if last is None else f"Loss on held-out data after {last.step + 1} steps: {last}")
         self.perplexity.update(evaluations)
         self.accuracy.update(evaluations)
         show_if(self.held_out, bool(evaluations))
