@@ -81,9 +81,10 @@ class Documents:
         out_BT = ids_BT.astype(np.int32 if ids_BT.itemsize <= 2 else np.int64)
         if self.answers is not None:
             # A choice between two values without a branch, which scattered answers would make slow.
-            out_BT ^= IGNORED
-            out_BT &= -(self._rows(self.answers, ids_B, 1) != 0).view(np.int8).astype(out_BT.dtype)
-            out_BT ^= IGNORED
+            learnt_BT = -(self._rows(self.answers, ids_B, 1) != 0).view(np.int8).astype(out_BT.dtype)
+            np.bitwise_xor(out_BT, IGNORED, out=out_BT)
+            np.bitwise_and(out_BT, learnt_BT, out=out_BT)
+            np.bitwise_xor(out_BT, IGNORED, out=out_BT)
         row_E, end_E = self._ends(ids_B)
         out_BT[row_E, end_E - 1] = IGNORED
         for row_T, length in zip(out_BT, self._lengths(ids_B).tolist(), strict=True):
