@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hetplanner.capture.export import Factory, Wrapper
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import one_line
-from hetplanner.weights.names import base_name
+from hetplanner.weights.names import EXPERTS_NDIM, base_name
 from hetplanner.workload.capturing.capture import mask_of_tokenizer
 from hetplanner.workload.fine_tuning import Adapters
 from hetplanner.workload.task import Continuation, HiddenTokens
@@ -19,6 +19,8 @@ from hetplanner.workload.workload import HuggingFace, Workload
 
 DEFAULT_SEQ_LEN = 1024
 DEFAULT_IMAGE_SIZE = 224
+MOST_ROWS = 2**40
+"""More than any weight has."""
 UNFIT_TASKS = {
     "SequenceClassification": "a class of each text",
     "TokenClassification": "a class of each token",
@@ -251,6 +253,7 @@ def known_to_transformers(
         model: Any = factory()[0].inner
     state = dict(model.state_dict())
     stored = {id(tensor): name for name, tensor in _as_saved(model, state).items()}
+    experts = _experts_as_saved(model, state, [name for name, tensor in state.items() if id(tensor) not in stored])
     names = {name: stored.get(id(tensor), name) for name, tensor in state.items()}
     assert captured.program is not None
     ours = {base_name(name): name for name in (*captured.program.parameters, *captured.program.buffers)}
@@ -260,10 +263,46 @@ def known_to_transformers(
     return HuggingFace(
         config=dict(fields),
         stored_names={ours[name]: saved for name, saved in names.items() if name in used and saved != ours[name]},
+        stored_experts={ours[name]: patterns for name, patterns in experts.items() if name in used},
         unused=tuple(saved for name, saved in names.items() if name not in used | tied),
         adapters=adapters,
         fan_in_fan_out=adapters is not None and any(type(module).__name__ == "Conv1D" for module in model.modules()),
     )
+
+
+def _experts_as_saved(model: Any, state: dict[str, Tensor], merged: list[str]) -> dict[str, tuple[str, ...]]:
+    """Of those `merged` weights that files keep expert by expert, the names there; see `HuggingFace.stored_experts`.
+
+    Each row of a weight is numbered, and transformers tells where the numbers go. What is not whole rows in order is
+    left out.
+    """
+    shapes = {name: state[name].shape[:2] for name in merged if state[name].ndim == EXPERTS_NDIM}
+    numbered = {
+        name: torch.arange(i * MOST_ROWS, i * MOST_ROWS + experts * rows, device="cpu").view(experts, rows, 1)
+        for i, (name, (experts, rows)) in enumerate(shapes.items())
+    }
+    saved_parts = {name: t.flatten() for name, t in _as_saved(model, state | numbered).items() if not t.is_meta}
+    by_row = {int(part[0]): (name, part) for name, part in saved_parts.items()}
+    found = {}
+    for i, (name, (experts, rows)) in enumerate(shapes.items()):
+        parts = [by_row[row] for row in sorted(by_row) if i * MOST_ROWS <= row < (i + 1) * MOST_ROWS]
+        if len(parts) % experts or not torch.equal(torch.cat([part for _, part in parts]), numbered[name].flatten()):
+            continue
+        height, count = experts * rows // len(parts), len(parts) // experts
+        patterns = tuple(_pattern_of([saved for saved, _ in parts[j::count]]) for j in range(count))
+        if all(len(part) == height for _, part in parts) and all(patterns):
+            found[name] = patterns
+    return found
+
+
+def _pattern_of(names: list[str]) -> str:
+    """Names that differ in their number alone, with `*` for it; '' if there is none."""
+    pieces = names[0].split(".")
+    for at in [at for at, piece in enumerate(pieces) if piece == "0"]:
+        pattern = ".".join([*pieces[:at], "*", *pieces[at + 1 :]])
+        if names == [pattern.replace("*", str(number)) for number in range(len(names))]:
+            return pattern
+    return ""
 
 
 def _as_saved(model: Any, state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -36,7 +36,7 @@ SIZES = {"micro_batch": 2, "global_batch": 8, "seq_len": 16}
 SETTINGS = {"steps": STEPS, "learning_rate": 1e-3, "warmup_steps": 2, "checkpoint_every": 4}
 
 
-@pytest.fixture(scope="module", params=["gpt2 by formula", "qwen2 captured"])
+@pytest.fixture(scope="module", params=["gpt2 by formula", "mixtral captured"])
 def tuned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Plan, Path]:
     """Architecture, the folder that 2 x 2 ranks began with, their plan, and their run."""
     kind = request.param.partition(" ")[0]
