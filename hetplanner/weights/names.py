@@ -17,6 +17,8 @@ from hetplanner.workload.workload import Workload
 EXPERTS_NDIM = 3
 """Axes of the weights of a layer's experts: expert, rows, columns."""
 
+MOST_EXPERTS = 65_536
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -91,7 +93,7 @@ def _program_parts(program: Program, stored: Mapping[str, str]) -> dict[str, tup
 def _expert_parts(program: Program, name: str, patterns: tuple[str, ...]) -> tuple[Part, ...]:
     """A weight of all experts of a layer as files have it: expert by expert, a matrix a pattern."""
     shape = program.parameters[name].shape if name in program.parameters else ()
-    if len(shape) != EXPERTS_NDIM or not patterns or shape[1] % len(patterns):
+    if len(shape) != EXPERTS_NDIM or shape[0] > MOST_EXPERTS or not patterns or shape[1] % len(patterns):
         raise InvalidInput(
             f"workload: huggingface.stored_experts: {name!r:.80} is no weight of experts of {len(patterns)} parts each;"
             " capture the model again"
