@@ -14,7 +14,7 @@ from hetplanner.schema import one_line
 from hetplanner.weights.names import EXPERTS_NDIM, base_name
 from hetplanner.workload.capturing.capture import mask_of_tokenizer
 from hetplanner.workload.fine_tuning import Adapters
-from hetplanner.workload.task import Continuation, HiddenTokens
+from hetplanner.workload.task import Continuation, HiddenTokens, Pairs, Task
 from hetplanner.workload.workload import HuggingFace, Workload
 
 DEFAULT_SEQ_LEN = 1024
@@ -56,6 +56,20 @@ class EncoderDecoder(Wrapper):
         return self.inner(input_ids=source, decoder_input_ids=written, use_cache=False)
 
 
+class SequenceToSequence(Wrapper):
+    """As `EncoderDecoder`, of sources that are filled up with padding: no token sees that."""
+
+    def __init__(self, inner: Any, pad_token: int) -> None:
+        super().__init__(inner)
+        self.pad_token = pad_token
+
+    def forward(self, inputs: Tensor) -> Any:
+        """The model's output, with logits [batch, half of the ids, vocabulary]."""
+        source, written = inputs.chunk(2, dim=1)
+        seen = (source != self.pad_token).long()
+        return self.inner(input_ids=source, attention_mask=seen, decoder_input_ids=written, use_cache=False)
+
+
 class MaskedLanguageModel(Wrapper):
     """Token ids, some of them hidden, to logits."""
 
@@ -69,7 +83,7 @@ class ConfigFactory:
     """A factory of the model of a config, and what that learns; see `export_model`."""
 
     make: Factory
-    task: HiddenTokens | Continuation | None = None
+    task: Task | None = None
 
     def __call__(self) -> Any:
         """The module and its example input."""
@@ -84,6 +98,7 @@ def config_factory(
     seq_len: int | None = None,
     mask_token: int | None = None,
     tokenizer: Path | None = None,
+    pairs: bool = False,
 ) -> ConfigFactory:
     """A factory of the model that a `config.json` describes.
 
@@ -96,6 +111,7 @@ def config_factory(
         micro_batch: samples of the example.
         seq_len: tokens of the example; of encoder and decoder each; the longest but at most 1024 if not given.
         mask_token: id of what hides a token, for a bidirectional model.
+        pairs: whether an encoder-decoder model learns pairs of a source and a target, and does not go on with a text.
         tokenizer: a tokenizer.json that tells it where `mask_token` is not given.
 
     Raises:
@@ -120,15 +136,17 @@ def config_factory(
             f"--mask-token: belongs to a bidirectional model that learns hidden tokens, and {config.model_type} is"
             f" {'an' if kind[0] in 'ie' else 'a'} {kind} model; leave it out"
         )
+    if pairs and kind != "encoder-decoder":
+        raise InvalidInput(f"--pairs: belongs to a model of encoder and decoder, which {place} is not; leave it out")
     if kind == "image classifier":
         return ConfigFactory(_image_classifier(transformers, config, place, micro_batch, seq_len))
-    task: HiddenTokens | Continuation | None = None
+    task: Task | None = None
     if kind == "encoder-decoder":
-        task = _continuation(config, place)
+        task = _pairs(config, place) if pairs else _continuation(config, place)
     elif kind == "masked":
         found = mask_of_tokenizer(tokenizer) if mask_token is None and tokenizer is not None else mask_token
         task = _hidden_tokens(config, place, found)
-    return ConfigFactory(_language_model(autos[kind], kind, config, place, micro_batch, seq_len), task)
+    return ConfigFactory(_language_model(autos[kind], kind, config, place, micro_batch, seq_len, task), task)
 
 
 def _kind_of(config: Any, known: Container[str], place: str) -> str:
@@ -199,7 +217,16 @@ def _continuation(config: Any, place: str) -> Continuation:
     raise InvalidInput(f"{place}: decoder_start_token_id: must be given: the decoder reads it first; add it")
 
 
-def _language_model(auto: Any, kind: str, config: Any, place: str, micro_batch: int, seq_len: int | None) -> Factory:
+def _pairs(config: Any, place: str) -> Pairs:
+    pad = getattr(config, "pad_token_id", None)
+    if not isinstance(pad, int) or not 0 <= pad < config.vocab_size:
+        raise InvalidInput(f"{place}: pad_token_id: must be given: short sources are filled up with it; add it")
+    return Pairs(kind="pairs", start_token=_continuation(config, place).start_token, pad_token=pad)
+
+
+def _language_model(
+    auto: Any, kind: str, config: Any, place: str, micro_batch: int, seq_len: int | None, task: Task | None
+) -> Factory:
     longest = getattr(config, "max_position_embeddings", None) or DEFAULT_SEQ_LEN
     if seq_len is not None and seq_len > longest:
         raise InvalidInput(f"{place}: seq_len must be at most the model's longest, {longest}, got {seq_len}")
@@ -211,7 +238,8 @@ def _language_model(auto: Any, kind: str, config: Any, place: str, micro_batch: 
         model = auto.from_config(config, dtype=torch.float32)
         if model._can_set_experts_implementation():
             model.set_experts_implementation("batched_mm")  # others need one number format, or sizes known to the data
-        return wrapper(model), torch.zeros(micro_batch, ids, dtype=torch.int64)
+        wrapped = SequenceToSequence(model, task.pad_token) if isinstance(task, Pairs) else wrapper(model)
+        return wrapped, torch.zeros(micro_batch, ids, dtype=torch.int64)
 
     return factory
 
