@@ -354,6 +354,10 @@ def capture(
             on_kept=say_kept,
         )
     save_workload(workload, out)
+    _tell_captured(workload, out, as_json=as_json)
+
+
+def _tell_captured(workload: "Workload", out: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(_totals(workload) | {"ops": len(workload.graph.ops), "workload": str(out)})
     else:
