@@ -24,6 +24,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "qwen2": TOKENS | {"num_key_value_heads": 2, "tie_word_embeddings": True},
     "mistral": TOKENS | {"num_key_value_heads": 2, "sliding_window": None},
     "bert": TOKENS | {"is_decoder": True},
+    "mixtral": TOKENS | {"num_key_value_heads": 2, "num_local_experts": 3, "num_experts_per_tok": 2,
+                         "tie_word_embeddings": True},
     "vit": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
             "image_size": 16, "patch_size": 8, "num_channels": 1, "num_labels": 10},
     "resnet": {"depths": [1, 2], "hidden_sizes": [16, 32], "embedding_size": 8, "image_size": 32, "num_channels": 1,
@@ -63,7 +65,10 @@ def model_folder(path: Path, kind: str, *, changes: Mapping[str, Any] | None = N
 
 def loaded(path: Path, kind: str) -> Any:
     """The model as transformers loads it, for evaluation."""
-    return auto_class(kind).from_pretrained(path, dtype=torch.float32).eval()
+    model = auto_class(kind).from_pretrained(path, dtype=torch.float32).eval()
+    if model._can_set_experts_implementation():
+        model.set_experts_implementation("batched_mm")  # the kernels that are captured
+    return model
 
 
 def plain_losses(model: torch.nn.Module, workload: Workload, config: TrainConfig) -> list[float]:

@@ -41,7 +41,7 @@ from hetplanner.cluster.measured import (
 from hetplanner.data.registry import check_data, open_data
 from hetplanner.data.tokenizing.chat_template import load_template
 from hetplanner.data.tokenizing.records import Columns, read_rows
-from hetplanner.data.tokenizing.tokenizer import ids_of, load_tokenizer
+from hetplanner.data.tokenizing.tokenizer import ids_of, load_tokenizer, writes_special_tokens
 from hetplanner.elastic.coordinator.decisions import Booted, CheckpointSaved, Committed, encode_decision
 from hetplanner.elastic.forecast.preemptions import load_preemptions
 from hetplanner.elastic.protocol.identity import Stamp, Version
@@ -351,7 +351,7 @@ def _make_tokenizer(folder: Path) -> None:
 
 def _read_tokenizer(folder: Path) -> object:
     tokenizer, end = load_tokenizer(folder)
-    return ids_of(tokenizer, "a b"), end
+    return ids_of(tokenizer, "a b"), end, writes_special_tokens(folder)
 
 
 def _make_table(folder: Path) -> None:
@@ -380,7 +380,11 @@ MODELS = (
         "tokenizer",
         _make_tokenizer,
         _read_tokenizer,
-        ("data.tokenizing.tokenizer.load_tokenizer", "data.tokenizing.tokenizer._end_of_text"),
+        (
+            "data.tokenizing.tokenizer.load_tokenizer",
+            "data.tokenizing.tokenizer._end_of_text",
+            "data.tokenizing.tokenizer.writes_special_tokens",
+        ),
     ),
     Reader(
         "mask of a tokenizer",

@@ -55,6 +55,7 @@ def _captured(request: dict[str, Any]) -> Workload:
         seq_len=request["seq_len"],
         mask_token=request["mask_token"],
         tokenizer=Path(request["tokenizer"]) if "tokenizer" in request else None,
+        pairs=request["pairs"],
     )
     changed: Factory = factory
     adapters = None

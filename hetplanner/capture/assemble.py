@@ -16,7 +16,7 @@ from hetplanner.errors import InvalidInput
 from hetplanner.schema import checked
 from hetplanner.workload.model import Op, OpGraph
 from hetplanner.workload.program import MAX_BUFFER_ELEMENTS, Buffer, Node, Parameter, Program
-from hetplanner.workload.task import Continuation, HiddenTokens, num_hidden
+from hetplanner.workload.task import HiddenTokens, Task, num_hidden
 from hetplanner.workload.workload import Workload
 
 DEFAULT_GLOBAL_BATCH = 64
@@ -29,7 +29,7 @@ def capture_workload(
     micro_batch: int | None = None,
     global_batch: int | None = None,
     provenance: str | None = None,
-    task: HiddenTokens | Continuation | None = None,
+    task: Task | None = None,
 ) -> Workload:
     """A module as a workload that can be planned and trained without its code; its weights are never in memory.
 
@@ -150,12 +150,12 @@ def _with_free_calls(exported: Exported, home: dict[str, Group]) -> dict[int, li
 # -- the program ----------------------------------------------------------------------------------
 
 
-def _num_targets(exported: Exported, task: HiddenTokens | Continuation | None) -> int:
+def _num_targets(exported: Exported, task: Task | None) -> int:
     labels = exported.labels.numel() // len(exported.inputs)
     return num_hidden(labels) if isinstance(task, HiddenTokens) else labels
 
 
-def _program(exported: Exported, groups: list[Group], task: HiddenTokens | Continuation | None) -> Program:
+def _program(exported: Exported, groups: list[Group], task: Task | None) -> Program:
     home = {call.name: group for group in groups for call in group.calls}
     outputs = op_outputs(groups)
 

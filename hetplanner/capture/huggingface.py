@@ -11,14 +11,16 @@ from torch import Tensor, nn
 from hetplanner.capture.export import Factory, Wrapper
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import one_line
-from hetplanner.weights.names import base_name
+from hetplanner.weights.names import EXPERTS_NDIM, base_name
 from hetplanner.workload.capturing.capture import mask_of_tokenizer
 from hetplanner.workload.fine_tuning import Adapters
-from hetplanner.workload.task import Continuation, HiddenTokens
+from hetplanner.workload.task import Continuation, HiddenTokens, Pairs, Task
 from hetplanner.workload.workload import HuggingFace, Workload
 
 DEFAULT_SEQ_LEN = 1024
 DEFAULT_IMAGE_SIZE = 224
+MOST_ROWS = 2**40
+"""More than any weight has."""
 UNFIT_TASKS = {
     "SequenceClassification": "a class of each text",
     "TokenClassification": "a class of each token",
@@ -54,6 +56,20 @@ class EncoderDecoder(Wrapper):
         return self.inner(input_ids=source, decoder_input_ids=written, use_cache=False)
 
 
+class SequenceToSequence(Wrapper):
+    """As `EncoderDecoder`, of sources that are filled up with padding: no token sees that."""
+
+    def __init__(self, inner: Any, pad_token: int) -> None:
+        super().__init__(inner)
+        self.pad_token = pad_token
+
+    def forward(self, inputs: Tensor) -> Any:
+        """The model's output, with logits [batch, half of the ids, vocabulary]."""
+        source, written = inputs.chunk(2, dim=1)
+        seen = (source != self.pad_token).long()
+        return self.inner(input_ids=source, attention_mask=seen, decoder_input_ids=written, use_cache=False)
+
+
 class MaskedLanguageModel(Wrapper):
     """Token ids, some of them hidden, to logits."""
 
@@ -67,7 +83,7 @@ class ConfigFactory:
     """A factory of the model of a config, and what that learns; see `export_model`."""
 
     make: Factory
-    task: HiddenTokens | Continuation | None = None
+    task: Task | None = None
 
     def __call__(self) -> Any:
         """The module and its example input."""
@@ -82,6 +98,7 @@ def config_factory(
     seq_len: int | None = None,
     mask_token: int | None = None,
     tokenizer: Path | None = None,
+    pairs: bool = False,
 ) -> ConfigFactory:
     """A factory of the model that a `config.json` describes.
 
@@ -94,6 +111,7 @@ def config_factory(
         micro_batch: samples of the example.
         seq_len: tokens of the example; of encoder and decoder each; the longest but at most 1024 if not given.
         mask_token: id of what hides a token, for a bidirectional model.
+        pairs: whether an encoder-decoder model learns pairs of a source and a target, and does not go on with a text.
         tokenizer: a tokenizer.json that tells it where `mask_token` is not given.
 
     Raises:
@@ -118,15 +136,17 @@ def config_factory(
             f"--mask-token: belongs to a bidirectional model that learns hidden tokens, and {config.model_type} is"
             f" {'an' if kind[0] in 'ie' else 'a'} {kind} model; leave it out"
         )
+    if pairs and kind != "encoder-decoder":
+        raise InvalidInput(f"--pairs: belongs to a model of encoder and decoder, which {place} is not; leave it out")
     if kind == "image classifier":
         return ConfigFactory(_image_classifier(transformers, config, place, micro_batch, seq_len))
-    task: HiddenTokens | Continuation | None = None
+    task: Task | None = None
     if kind == "encoder-decoder":
-        task = _continuation(config, place)
+        task = _pairs(config, place) if pairs else _continuation(config, place)
     elif kind == "masked":
         found = mask_of_tokenizer(tokenizer) if mask_token is None and tokenizer is not None else mask_token
         task = _hidden_tokens(config, place, found)
-    return ConfigFactory(_language_model(autos[kind], kind, config, place, micro_batch, seq_len), task)
+    return ConfigFactory(_language_model(autos[kind], kind, config, place, micro_batch, seq_len, task), task)
 
 
 def _kind_of(config: Any, known: Container[str], place: str) -> str:
@@ -197,7 +217,16 @@ def _continuation(config: Any, place: str) -> Continuation:
     raise InvalidInput(f"{place}: decoder_start_token_id: must be given: the decoder reads it first; add it")
 
 
-def _language_model(auto: Any, kind: str, config: Any, place: str, micro_batch: int, seq_len: int | None) -> Factory:
+def _pairs(config: Any, place: str) -> Pairs:
+    pad = getattr(config, "pad_token_id", None)
+    if not isinstance(pad, int) or not 0 <= pad < config.vocab_size:
+        raise InvalidInput(f"{place}: pad_token_id: must be given: short sources are filled up with it; add it")
+    return Pairs(kind="pairs", start_token=_continuation(config, place).start_token, pad_token=pad)
+
+
+def _language_model(
+    auto: Any, kind: str, config: Any, place: str, micro_batch: int, seq_len: int | None, task: Task | None
+) -> Factory:
     longest = getattr(config, "max_position_embeddings", None) or DEFAULT_SEQ_LEN
     if seq_len is not None and seq_len > longest:
         raise InvalidInput(f"{place}: seq_len must be at most the model's longest, {longest}, got {seq_len}")
@@ -209,7 +238,8 @@ def _language_model(auto: Any, kind: str, config: Any, place: str, micro_batch: 
         model = auto.from_config(config, dtype=torch.float32)
         if model._can_set_experts_implementation():
             model.set_experts_implementation("batched_mm")  # others need one number format, or sizes known to the data
-        return wrapper(model), torch.zeros(micro_batch, ids, dtype=torch.int64)
+        wrapped = SequenceToSequence(model, task.pad_token) if isinstance(task, Pairs) else wrapper(model)
+        return wrapped, torch.zeros(micro_batch, ids, dtype=torch.int64)
 
     return factory
 
@@ -251,6 +281,7 @@ def known_to_transformers(
         model: Any = factory()[0].inner
     state = dict(model.state_dict())
     stored = {id(tensor): name for name, tensor in _as_saved(model, state).items()}
+    experts = _experts_as_saved(model, state, [name for name, tensor in state.items() if id(tensor) not in stored])
     names = {name: stored.get(id(tensor), name) for name, tensor in state.items()}
     assert captured.program is not None
     ours = {base_name(name): name for name in (*captured.program.parameters, *captured.program.buffers)}
@@ -260,10 +291,46 @@ def known_to_transformers(
     return HuggingFace(
         config=dict(fields),
         stored_names={ours[name]: saved for name, saved in names.items() if name in used and saved != ours[name]},
+        stored_experts={ours[name]: patterns for name, patterns in experts.items() if name in used},
         unused=tuple(saved for name, saved in names.items() if name not in used | tied),
         adapters=adapters,
         fan_in_fan_out=adapters is not None and any(type(module).__name__ == "Conv1D" for module in model.modules()),
     )
+
+
+def _experts_as_saved(model: Any, state: dict[str, Tensor], merged: list[str]) -> dict[str, tuple[str, ...]]:
+    """Of those `merged` weights that files keep expert by expert, the names there; see `HuggingFace.stored_experts`.
+
+    Each row of a weight is numbered, and transformers tells where the numbers go. What is not whole rows in order is
+    left out.
+    """
+    shapes = {name: state[name].shape[:2] for name in merged if state[name].ndim == EXPERTS_NDIM}
+    numbered = {
+        name: torch.arange(i * MOST_ROWS, i * MOST_ROWS + experts * rows, device="cpu").view(experts, rows, 1)
+        for i, (name, (experts, rows)) in enumerate(shapes.items())
+    }
+    saved_parts = {name: t.flatten() for name, t in _as_saved(model, state | numbered).items() if not t.is_meta}
+    by_row = {int(part[0]): (name, part) for name, part in saved_parts.items()}
+    found = {}
+    for i, (name, (experts, rows)) in enumerate(shapes.items()):
+        parts = [by_row[row] for row in sorted(by_row) if i * MOST_ROWS <= row < (i + 1) * MOST_ROWS]
+        if len(parts) % experts or not torch.equal(torch.cat([part for _, part in parts]), numbered[name].flatten()):
+            continue
+        height, count = experts * rows // len(parts), len(parts) // experts
+        patterns = tuple(_pattern_of([saved for saved, _ in parts[j::count]]) for j in range(count))
+        if all(len(part) == height for _, part in parts) and all(patterns):
+            found[name] = patterns
+    return found
+
+
+def _pattern_of(names: list[str]) -> str:
+    """Names that differ in their number alone, with `*` for it; '' if there is none."""
+    pieces = names[0].split(".")
+    for at in [at for at, piece in enumerate(pieces) if piece == "0"]:
+        pattern = ".".join([*pieces[:at], "*", *pieces[at + 1 :]])
+        if names == [pattern.replace("*", str(number)) for number in range(len(names))]:
+            return pattern
+    return ""
 
 
 def _as_saved(model: Any, state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -82,6 +82,14 @@ MaskToken = Annotated[
         help="What hides a token from a bidirectional model; default: as its tokenizer.json beside the config has it.",
     ),
 ]
+LearnsPairs = Annotated[
+    bool,
+    typer.Option(
+        "--pairs",
+        help="An encoder-decoder model learns pairs: the prompt column of a table is the source, the answer column the"
+        " target.",
+    ),
+]
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Capture the config again although the same was captured before and kept.")
 ]
@@ -302,6 +310,7 @@ def capture(
     adapters: CapturedAdapters = None,
     freeze: Freeze = None,
     mask_token: MaskToken = None,
+    pairs: LearnsPairs = False,
     fresh: Fresh = False,
     capture_timeout: CaptureTimeout = None,
     as_json: AsJson = False,
@@ -319,7 +328,7 @@ def capture(
         raise InvalidInput(f"exactly one of CONFIG and --model-code must be given, got {given}")
     timeout_s, show = capture_timeout or CAPTURE_TIMEOUT_S, capture_progress()
     if model_code is not None:
-        _refuse_of_config(seq_len, adapters, mask_token, fresh)
+        _refuse_of_config(seq_len, adapters, mask_token, fresh, pairs)
         workload = capture_model_code(
             model_code,
             micro_batch=micro_batch,
@@ -338,12 +347,17 @@ def capture(
             adapters=adapters,
             freeze=freeze or (),
             mask_token=mask_token,
+            pairs=pairs,
             fresh=fresh,
             timeout_s=timeout_s,
             on_progress=show,
             on_kept=say_kept,
         )
     save_workload(workload, out)
+    _tell_captured(workload, out, as_json=as_json)
+
+
+def _tell_captured(workload: "Workload", out: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(_totals(workload) | {"ops": len(workload.graph.ops), "workload": str(out)})
     else:
@@ -351,10 +365,14 @@ def capture(
         console.print(f"workload written to {out}; look at it with: hetplanner workload show {out}")
 
 
-def _refuse_of_config(seq_len: int | None, adapters: str | None, mask_token: int | None, fresh: bool) -> None:
+def _refuse_of_config(
+    seq_len: int | None, adapters: str | None, mask_token: int | None, fresh: bool, pairs: bool
+) -> None:
     """Refuses options that --model-code does not take. Raises InvalidInput."""
     if mask_token is not None:
         raise InvalidInput("--mask-token: belongs to a config, not to --model-code")
+    if pairs:
+        raise InvalidInput("--pairs: belongs to a config; a factory of your own says what its module learns")
     if fresh:
         raise InvalidInput("--fresh: belongs to a config; what --model-code names is captured every time")
     if seq_len is not None:

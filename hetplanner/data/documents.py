@@ -28,7 +28,7 @@ class Documents:
     """The documents of one split.
 
     Attributes:
-        ids: tokens [N] (any integers), those of one document after those of another.
+        ids: tokens [N] (unsigned integers), those of one document after those of another.
         start_D: where each begins, and behind the last where a next one would (int64 [D + 1], rising).
         answers: which tokens are to be learnt (uint8 [N], 0 for no); None for all.
         length: tokens of a sequence, T.
@@ -66,48 +66,51 @@ class Documents:
         begin, end = int(self.start_D[0]), int(self.start_D[-1])
         return np.append(np.arange(begin, end, self.length, dtype=np.int64), end)
 
+    @cached_property
+    def passed_S(self) -> np.ndarray:
+        """How many documents begin before or at each of `first_S` (int64 [S + 1])."""
+        return np.searchsorted(self.start_D, self.first_S, side="right")
+
     def inputs(self, ids_B: np.ndarray) -> np.ndarray:
-        """Tokens [B, T], filled up with PADDING."""
-        out_BT = np.full((len(ids_B), self.length), PADDING, dtype=np.int64)
-        for row_T, i in zip(out_BT, ids_B, strict=True):
-            first, end = int(self.first_S[i]), int(self.first_S[i + 1])
-            row_T[: end - first] = self.ids[first:end]
-        return out_BT
+        """Tokens [B, T] (as `ids` has them), filled up with PADDING."""
+        return self._rows(self.ids, ids_B, 0)
 
     def labels(self, ids_B: np.ndarray) -> np.ndarray:
         """Targets [B, T]: the next token, IGNORED behind a document's last one and where it is not to be learnt."""
-        out_BT = np.full((len(ids_B), self.length), IGNORED, dtype=np.int64)
-        for row_T, i in zip(out_BT, ids_B, strict=True):
-            first, end = int(self.first_S[i]), int(self.first_S[i + 1])
-            following = np.asarray(self.ids[first + 1 : end + 1]).astype(np.int64)
-            if self.answers is not None:
-                following = np.where(self.answers[first + 1 : end + 1], following, IGNORED)
-            row_T[: len(following)] = following
-            row_T[self._ends(first, end) - 1 - first] = IGNORED
-        return out_BT
+        ids_BT = self._rows(self.ids, ids_B, 1)
+        out_BT = ids_BT.astype(np.int32 if ids_BT.itemsize <= 2 else np.int64)
+        if self.answers is not None:
+            # A choice between two values without a branch, which scattered answers would make slow.
+            learnt_BT = -(self._rows(self.answers, ids_B, 1) != 0).view(np.int8).astype(out_BT.dtype)
+            np.bitwise_xor(out_BT, IGNORED, out=out_BT)
+            np.bitwise_and(out_BT, learnt_BT, out=out_BT)
+            np.bitwise_xor(out_BT, IGNORED, out=out_BT)
+        row_E, end_E = self._ends(ids_B)
+        out_BT[row_E, end_E - 1] = IGNORED
+        for row_T, length in zip(out_BT, self._lengths(ids_B).tolist(), strict=True):
+            row_T[length:] = IGNORED
+        return out_BT.astype(np.int64, copy=False)
 
     def documents(self, ids_B: np.ndarray) -> np.ndarray:
         """Which document of its sequence each token is of [B, T], from 0; padding is one of its own."""
-        out_BT = np.zeros((len(ids_B), self.length), dtype=np.int64)
-        for row_T, i in zip(out_BT, ids_B, strict=True):
-            first, end = int(self.first_S[i]), int(self.first_S[i + 1])
-            begins = self._ends(first, end) - first  # a document begins where the one before it ends
-            np.add.at(row_T, begins[begins < self.length], 1)
-            np.cumsum(row_T, out=row_T)
-        return out_BT
+        row_E, end_E = self._ends(ids_B)
+        count, size = len(ids_B), len(ids_B) * self.length
+        # Runs of equal numbers: one where each row begins, and one behind each end, empty where that is the row's.
+        lead_B = np.arange(count) + np.searchsorted(row_E, np.arange(count))
+        begin_R = np.empty(count + len(row_E) + 1, dtype=np.int64)
+        begin_R[lead_B] = np.arange(0, size, self.length)
+        begin_R[np.arange(len(row_E)) + row_E + 1] = row_E * self.length + end_E
+        begin_R[-1] = size
+        number_R = np.arange(len(begin_R) - 1) - np.repeat(lead_B, np.diff(lead_B, append=len(begin_R) - 1))
+        return np.repeat(number_R, np.diff(begin_R)).reshape(count, self.length)
 
     def num_labels(self, ids_B: np.ndarray) -> int:
         """Targets that count in these samples; as `labels` has them, without reading tokens."""
-        first_B, end_B = self.first_S[ids_B], self.first_S[ids_B + 1]
         if self.answers is None:
-            ends_B = np.searchsorted(self.start_D, end_B, side="right")
-            return int((end_B - first_B - (ends_B - np.searchsorted(self.start_D, first_B, side="right"))).sum())
-        count = 0
-        for first, end in zip(first_B.tolist(), end_B.tolist(), strict=True):
-            ends = self._ends(first, end)
-            count += int(np.count_nonzero(self.answers[first + 1 : end + 1]))
-            count -= int(np.count_nonzero(self.answers[ends[ends < len(self.answers)]]))
-        return count
+            return int(self._lengths(ids_B).sum() - (self.passed_S[ids_B + 1] - self.passed_S[ids_B]).sum())
+        row_E, end_E = self._ends(ids_B)
+        is_learnt_BT = self._rows(self.answers, ids_B, 1) != 0
+        return int(np.count_nonzero(is_learnt_BT) - np.count_nonzero(is_learnt_BT[row_E, end_E - 1]))
 
     def check(self, need: TokenNeed, name: str) -> None:
         """Looks at ids, and for answers. Raises InvalidInput."""
@@ -119,10 +122,26 @@ class Documents:
         if not any(chunk.any() for chunk in chunks):
             raise InvalidInput(f"data: {name} marks no token as an answer, so there is nothing to learn; tokenize anew")
 
-    def _ends(self, first: int, end: int) -> np.ndarray:
-        """The document ends in first + 1 .. end."""
-        a, b = np.searchsorted(self.start_D, (first, end), side="right")
-        return np.asarray(self.start_D[a:b])
+    def _lengths(self, ids_B: np.ndarray) -> np.ndarray:
+        """Tokens of each sequence [B], without padding."""
+        return np.asarray(self.first_S[ids_B + 1] - self.first_S[ids_B])
+
+    def _rows(self, values_N: np.ndarray, ids_B: np.ndarray, shift: int) -> np.ndarray:
+        """What stands at the tokens of each sequence, or `shift` places on [B, T]; 0 behind its end."""
+        out_BT = np.zeros((len(ids_B), self.length), dtype=values_N.dtype)
+        first_B, end_B = self.first_S[ids_B] + shift, self.first_S[ids_B + 1] + shift
+        for row_T, first, end in zip(out_BT, first_B.tolist(), end_B.tolist(), strict=True):
+            part = values_N[first:end]
+            row_T[: len(part)] = part
+        return out_BT
+
+    def _ends(self, ids_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where documents end: the row, and how many tokens of it come before the end (1 to T); row by row, [E]."""
+        passed_B = self.passed_S[ids_B]
+        count_B = self.passed_S[ids_B + 1] - passed_B
+        row_E = np.repeat(np.arange(len(ids_B)), count_B)
+        end_E = np.arange(len(row_E)) + np.repeat(passed_B - (np.cumsum(count_B) - count_B), count_B)
+        return row_E, self.start_D[end_E] - self.first_S[ids_B][row_E]
 
 
 def _whole_documents(start_D: np.ndarray, length: int) -> np.ndarray:
@@ -158,12 +177,12 @@ class PackedDocuments:
         """Tokens [B, T]. Raises InvalidInput: an id that the model does not know."""
         ids_BT = self.of(split).inputs(ids_B)
         check_ids(ids_BT, self.need, self.name)
-        return ids_BT
+        return ids_BT.astype(np.int64)
 
     def labels(self, split: Split, ids_B: np.ndarray) -> np.ndarray:
         """Targets [B, T], IGNORED where none counts. Raises InvalidInput: an id that the model does not know."""
         labels_BT = self.of(split).labels(ids_B)
-        check_ids(np.where(labels_BT == IGNORED, PADDING, labels_BT), self.need, self.name)
+        check_ids(np.maximum(labels_BT, PADDING), self.need, self.name)  # those of `ids` are never below 0
         return labels_BT
 
     def documents(self, split: Split, ids_B: np.ndarray) -> np.ndarray:

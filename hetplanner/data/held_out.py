@@ -6,6 +6,7 @@ import numpy as np
 
 from hetplanner.data.documents import PackedDocuments
 from hetplanner.data.interface import Source, Split
+from hetplanner.data.pairs import PairedDocuments
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,11 @@ class HeldOut:
         """Whether documents are told apart."""
         return isinstance(self.whole, PackedDocuments)
 
+    @property
+    def counts_labels(self) -> bool:
+        """Whether samples differ in how many of their targets count."""
+        return isinstance(self.whole, PackedDocuments | PairedDocuments)
+
     def num_samples(self, split: Split) -> int:
         """All samples."""
         return self.whole.num_samples("train") + self.whole.num_samples("validation")
@@ -41,8 +47,8 @@ class HeldOut:
         return self._joined("documents", ids_B)
 
     def num_labels(self, split: Split, ids_B: np.ndarray) -> int:
-        """Targets that count; only where documents are told apart."""
-        assert isinstance(self.whole, PackedDocuments)
+        """Targets that count; only where `counts_labels`."""
+        assert isinstance(self.whole, PackedDocuments | PairedDocuments)
         return sum(self.whole.num_labels(part, ids) for part, _, ids in self._parts(ids_B))
 
     def check(self) -> None:

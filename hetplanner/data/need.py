@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from hetplanner.errors import InvalidInput
 from hetplanner.workload.program import Node, Program, references
+from hetplanner.workload.task import Task
 from hetplanner.workload.workload import Workload
 
 
@@ -14,12 +15,14 @@ class TokenNeed:
     Attributes:
         vocab: ids must be below it; None if the program does not tell.
         ignores_labels: whether its loss leaves out targets of -100.
+        task: what it learns, where that is not the next token of every place.
     """
 
     workload: str
     seq_len: int
     vocab: int | None
     ignores_labels: bool = True
+    task: Task | None = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ def need_of(workload: Workload) -> Need:
 def _need_of_program(name: str, program: Program) -> Need:
     inputs, labels = program.inputs, program.labels
     if program.task is not None:
-        return TokenNeed(name, inputs[1], _vocab(program))
+        return TokenNeed(name, inputs[1], _vocab(program), task=program.task)
     if program.labels_dtype == "int64":
         if program.inputs_dtype == "int64" and len(inputs) == 2 and labels == inputs:
             known = [n for n in (_vocab(program), _classes(program)) if n is not None]

@@ -7,13 +7,14 @@ from hetplanner.data.documents import PackedDocuments
 from hetplanner.data.images import IMAGES
 from hetplanner.data.interface import DataKind, Source
 from hetplanner.data.need import Need, TokenNeed, need_of
+from hetplanner.data.pairs import PairedDocuments
 from hetplanner.data.saved_datasets import SAVED_DATASETS
 from hetplanner.data.text import TEXT, standard_library
 from hetplanner.data.tokens import TOKENS
 from hetplanner.data.windows import Windows
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
-from hetplanner.workload.task import HiddenTokens
+from hetplanner.workload.task import HiddenTokens, Pairs
 from hetplanner.workload.workload import Workload
 
 BYTES = 256
@@ -35,9 +36,15 @@ def open_data(data: str | None, workload: Workload) -> Source:
     """
     need = need_of(workload)
     if data is None:
-        return TEXT.open(standard_library(), need) if isinstance(need, TokenNeed) else DIGITS.open(Path(), need)
-    kind = _kind_of(data, need)
-    return kind.open(Path(data).expanduser(), need)
+        source = TEXT.open(standard_library(), need) if isinstance(need, TokenNeed) else DIGITS.open(Path(), need)
+    else:
+        source = _kind_of(data, need).open(Path(data).expanduser(), need)
+    if isinstance(need, TokenNeed) and isinstance(need.task, Pairs) and not isinstance(source, PairedDocuments):
+        raise InvalidInput(
+            f"data: {source.name} holds no pairs, which workload {need.workload} learns; write some: hetplanner"
+            " workload tokenize TABLE MODEL --prompt-column SOURCE --answer-column TARGET -o FOLDER"
+        )
+    return source
 
 
 def open_stream(data: str | None, workload: Workload) -> Source:
@@ -45,6 +52,8 @@ def open_stream(data: str | None, workload: Workload) -> Source:
     source = open_data(data, workload)
     if isinstance(source, PackedDocuments):
         return source.unpacked("a swarm learns every token; train a static plan")
+    if isinstance(source, PairedDocuments):
+        raise InvalidInput(f"data: {source.name} holds pairs, and a swarm learns every token; train a static plan")
     return source
 
 

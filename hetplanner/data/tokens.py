@@ -12,16 +12,19 @@ from typing import Literal
 
 import numpy as np
 
-from hetplanner.data.documents import Documents, split_documents
+from hetplanner.data.documents import Documents, PackedDocuments, split_documents
 from hetplanner.data.interface import DataKind, Source
 from hetplanner.data.need import TokenNeed
+from hetplanner.data.pairs import PairedDocuments
 from hetplanner.data.windows import CHUNK_TOKENS, ArrayStream, split_windows
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import Noun, check_format, checked, parse_json, read_text
+from hetplanner.workload.task import Continuation, Pairs
 from hetplanner.workload.transformer import Size
 
 TRAIN = "train.bin"
 VALIDATION = ("val.bin", "validation.bin")
+LEARNS = {"hidden tokens": "tokens that are hidden from it", "continuation": "to go on with a text"}
 DOCUMENTS, ANSWERS = ".documents", ".answers"
 """Endings of the files beside a .bin."""
 
@@ -51,6 +54,8 @@ def open_tokens(path: Path, need: TokenNeed) -> Source:
     if infos[0].documents:
         found = [_documents(file, info, need) for file, info in zip(files, infos, strict=True)]
         packed = split_documents(str(path), need, found[0], found[1] if validation else None)
+        if infos[0].answers and need.task is not None:
+            return _pairs(packed, need)
         if need.ignores_labels:
             return packed
         return packed.unpacked(
@@ -59,6 +64,21 @@ def open_tokens(path: Path, need: TokenNeed) -> Source:
         )
     streams = [ArrayStream(_mapped(file, info.dtype)) for file, info in zip(files, infos, strict=True)]
     return split_windows(str(path), need, streams[0], streams[1] if validation else None)
+
+
+def _pairs(packed: PackedDocuments, need: TokenNeed) -> PairedDocuments:
+    """Documents with answers as pairs. Raises InvalidInput: the model learns something else."""
+    if isinstance(need.task, Pairs):
+        return PairedDocuments(packed.name, need, need.task, packed.train, packed.validation)
+    assert need.task is not None
+    remedy = (
+        "capture it anew for pairs: hetplanner workload capture CONFIG --pairs"
+        if isinstance(need.task, Continuation)
+        else "give texts"
+    )
+    raise InvalidInput(
+        f"data: {packed.name} marks answers, and workload {need.workload} learns {LEARNS[need.task.kind]}; {remedy}"
+    )
 
 
 def _documents(path: Path, info: TokensInfo, need: TokenNeed) -> Documents:

@@ -8,7 +8,18 @@ from bokeh.plotting import figure
 
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plots.html_page import html_page, html_table
-from hetplanner.plots.live import Lifelines, LossCurve, RunMemory, RunTerms, StepTimes, ThroughputCurve, Timeline
+from hetplanner.plots.live import (
+    AccuracyCurve,
+    ExpertLoads,
+    Lifelines,
+    LossCurve,
+    PerplexityCurve,
+    RunMemory,
+    RunTerms,
+    StepTimes,
+    ThroughputCurve,
+    Timeline,
+)
 from hetplanner.plots.live.maps.traffic_map import TrafficMap
 from hetplanner.plots.report_parts import events_table, head, last_words, note, settings_table, state_facts
 from hetplanner.plots.swarm_report_page import swarm_report_page
@@ -49,7 +60,7 @@ def report_page(run: Run, found: RunReport | None = None) -> str:
         '<h2>Loss and step time</h2><div class="two">',
         *(figures[name] for name in ("loss", "times", "terms", "throughput")),
         "</div>",
-        _evaluation(found),
+        *_held_out(run, found),
         "<h2>Where a step's time goes, by term</h2>",
         _terms_table(found),
         "<h2>Last steps, rank by rank</h2>",
@@ -70,12 +81,20 @@ def report_page(run: Run, found: RunReport | None = None) -> str:
     return html_page(f"{run.id} · hetplanner run report", parts)
 
 
-def _evaluation(found: RunReport) -> str:
-    """The last evaluation on held-out data, in a sentence."""
-    if not found.evaluations:
-        return ""
-    last = found.evaluations[-1]
-    return f"<p>Loss on held-out data after step {last.step}: {escape(str(last))}.</p>"
+def _held_out(run: Run, found: RunReport) -> list[str | figure]:
+    """What was evaluated, the last of it in a sentence; and what each expert took."""
+    parts: list[str | figure] = []
+    if found.evaluations:
+        last, perplexity, accuracy = found.evaluations[-1], PerplexityCurve(), AccuracyCurve()
+        perplexity.update(found.evaluations)
+        accuracy.update(found.evaluations)
+        parts += ["<h2>Held-out data</h2>", f"<p>Loss after {last.step + 1} steps: {escape(str(last))}.</p>"]
+        parts += ['<div class="two">', perplexity.figure, accuracy.figure, "</div>"]
+    if loads := run.expert_loads():
+        experts = ExpertLoads()
+        experts.update(loads)
+        parts += ["<h2>Tokens of each expert</h2>", experts.figure]
+    return parts
 
 
 # -- figures --------------------------------------------------------------------------------------

@@ -106,5 +106,7 @@ def _loss_lines(run: Run, step: int) -> list[str]:
     every = max(1, -(-len(losses) // ROWS))
     shown = sorted({*losses[::every], losses[-1]})
     rows = ["| step | training loss (nats a token) |", "|---|---|", *(f"| {n} | {loss:.4f} |" for n, loss in shown)]
-    held_out = [loss for number, loss in run.validation_losses() if number < step]
-    return [*rows, "", f"Loss on held-out data: {held_out[-1]:.4f}"] if held_out else rows
+    held_out = [found for found in run.evaluations() if found.step < step]
+    if not held_out:
+        return rows
+    return [*rows, "", f"Loss on held-out data after {held_out[-1].step + 1} steps: {held_out[-1]}"]

@@ -7,13 +7,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hetplanner.errors import InvalidInput, one_line
 from hetplanner.reading import reader
 from hetplanner.weights.folder import CONFIG, ModelFolder, open_folder
-from hetplanner.weights.header import StoredTensor, same_bytes
+from hetplanner.weights.header import StoredTensor, same_bytes, values_of
 from hetplanner.weights.names import Part, parts_of
 from hetplanner.weights.tokenizer import num_words
 from hetplanner.workload.huggingface import workload_from_config
+from hetplanner.workload.program import Program
 from hetplanner.workload.workload import Workload
 
 TYPES = {"float32": ("F32", "BF16", "F16"), "int64": ("I64",), "int32": ("I32",)}
@@ -58,7 +61,8 @@ def check_weights(init_from: str, workload: Workload) -> InitialWeights:
     _check_config(folder, workload, place)
     found, used = found_parts(folder.tensors, parts_of(workload), place)
     unused = workload.huggingface.unused if workload.huggingface is not None else ()
-    _check_extra(folder.tensors, used.union(unused), used, place)
+    constants = _check_constants(folder.tensors, workload.program, place)
+    _check_extra(folder.tensors, used.union(unused, constants), used, place)
     _check_words(folder, workload, place)
     text = "\n".join(f"{t.name} {t.dtype} {t.shape} {t.file.name} {t.start}" for _, t in sorted(folder.tensors.items()))
     return InitialWeights(folder, found, sha256(text.encode()).hexdigest())
@@ -142,6 +146,23 @@ def _check_tensor(part: Part, tensor: StoredTensor, place: str) -> None:
         raise InvalidInput(
             f"{name} is of type {tensor.dtype}, and must be {' or '.join(allowed)}; save the model as float32"
         )
+
+
+def _check_constants(tensors: Mapping[str, StoredTensor], program: Program | None, place: str) -> set[str]:
+    """The captured model's constants that files hold too (BART's `final_logits_bias`): nothing trains or loads them."""
+    buffers = {} if program is None else {name: b for name, b in program.buffers.items() if not b.running}
+    known = buffers.keys() & tensors.keys()
+    for name in sorted(known):
+        tensor, buffer = tensors[name], buffers[name]
+        _check_tensor(Part(name, buffer.shape, dtype=buffer.dtype), tensor, place)
+        if not np.array_equal(values_of(tensor).ravel(), np.asarray(buffer.values, dtype=buffer.dtype)):
+            raise InvalidInput(
+                one_line(
+                    f"{place}: {tensor.file.name}: tensor {name!r:.120} is a constant, which has other values in the"
+                    " plan's model; hetplanner trains such a model with the values that its config gives alone"
+                )
+            )
+    return set(known)
 
 
 def _check_extra(tensors: Mapping[str, StoredTensor], known: set[str], used: set[str], place: str) -> None:

@@ -10,6 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 
 from hetplanner.errors import InvalidInput, one_line
@@ -22,6 +23,8 @@ MAX_HEADER_BYTES = 32 * 2**20
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4,
               "U16": 2, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "C64": 8}  # fmt: skip
 """Bytes of one element, by safetensors' name of its type."""
+NUMPY_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4"}
+"""By safetensors' name of a type, numpy's; of BF16 its bits."""
 _PREFIX_BYTES = 8
 
 Offset = Annotated[int, Field(strict=True, ge=0, le=2**60)]
@@ -110,6 +113,17 @@ def _check_layout(tensors: list[StoredTensor], begin: int, size: int, place: str
         raise InvalidInput(
             f"{place}: is {word}: its header tells of {end} bytes, it has {size}; take a new copy of the file"
         )
+
+
+def values_of(tensor: StoredTensor) -> np.ndarray:
+    """A small tensor's values, of floating point as float32. Raises OSError, and KeyError for another element type."""
+    with tensor.file.open("rb") as file:
+        file.seek(tensor.start, os.SEEK_SET)
+        content = file.read(tensor.end - tensor.start)
+    values = np.frombuffer(content, NUMPY_TYPES[tensor.dtype]).reshape(tensor.shape)
+    if tensor.dtype == "BF16":  # the upper half of a float32
+        return (values.astype("<u4") << 16).view("<f4")
+    return values.astype(np.float32) if values.dtype.kind == "f" else values
 
 
 def same_bytes(one: StoredTensor, other: StoredTensor, piece: int = 2**20) -> bool:

@@ -8,10 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from hetplanner.errors import InvalidInput
 from hetplanner.workload.calls import STATISTICS_CALLS
 from hetplanner.workload.program import Program, references
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
+
+EXPERTS_NDIM = 3
+"""Axes of the weights of a layer's experts: expert, rows, columns."""
+
+MOST_EXPERTS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +27,7 @@ class Part:
     Attributes:
         name: of the tensor in the file.
         shape: of it there.
-        first_row: of our weight.
+        first_row: of our weight; one with more axes than the part counts the rows of all its matrices.
         transposed: whether the file has columns for rows.
         dtype: our element type.
         other: another name that the tensor may have, '' for none.
@@ -59,7 +65,10 @@ def parts_of(workload: Workload) -> dict[str, tuple[Part, ...]]:
     """By our name of a tensor that training keeps, the tensors of a file that make it up; not those of adapters."""
     if workload.program is not None:
         known = workload.huggingface
-        return _program_parts(workload.program, known.stored_names if known is not None else {})
+        found = _program_parts(workload.program, known.stored_names if known is not None else {})
+        for name, patterns in (known.stored_experts if known is not None else {}).items():
+            found[name] = _expert_parts(workload.program, name, patterns)
+        return found
     assert workload.transformer is not None
     return (_gpt2 if workload.transformer.family == "gpt2" else _llama)(workload.transformer)
 
@@ -79,6 +88,20 @@ def _program_parts(program: Program, stored: Mapping[str, str]) -> dict[str, tup
         if buffer.running and name in moving:
             found[name] = (Part(stored.get(name, name), buffer.shape, dtype=buffer.dtype, other=name),)
     return found
+
+
+def _expert_parts(program: Program, name: str, patterns: tuple[str, ...]) -> tuple[Part, ...]:
+    """A weight of all experts of a layer as files have it: expert by expert, a matrix a pattern."""
+    shape = program.parameters[name].shape if name in program.parameters else ()
+    if len(shape) != EXPERTS_NDIM or shape[0] > MOST_EXPERTS or not patterns or shape[1] % len(patterns):
+        raise InvalidInput(
+            f"workload: huggingface.stored_experts: {name!r:.80} is no weight of experts of {len(patterns)} parts each;"
+            " capture the model again"
+        )
+    experts, rows, columns = shape
+    height = rows // len(patterns)
+    names = [pattern.replace("*", str(expert)) for expert in range(experts) for pattern in patterns]
+    return tuple(Part(stored, (height, columns), first_row=height * i) for i, stored in enumerate(names))
 
 
 def _gpt2(c: TransformerConfig) -> dict[str, tuple[Part, ...]]:

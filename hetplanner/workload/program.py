@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 
 from hetplanner.schema import Name, Noun
 from hetplanner.workload.model import OpGraph
-from hetplanner.workload.task import Continuation, Task
+from hetplanner.workload.task import HiddenTokens, Task
 
 MAX_NODES = 200_000
 MAX_BUFFER_ELEMENTS = 65_536
@@ -117,7 +117,7 @@ class Program(Noun):
     def _fits_its_task(self) -> Self:
         if self.task is None:
             return self
-        halves = 2 if isinstance(self.task, Continuation) else 1
+        halves = 1 if isinstance(self.task, HiddenTokens) else 2
         if len(self.inputs) != 2 or len(self.labels) != 2 or {self.inputs_dtype, self.labels_dtype} != {"int64"}:
             raise ValueError("task: belongs to inputs and labels of token ids (int64 [B, T])")
         if self.inputs != (self.labels[0], halves * self.labels[-1]) or self.num_targets > self.labels[-1]:

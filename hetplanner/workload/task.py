@@ -35,7 +35,19 @@ class Continuation(Noun):
     start_token: TokenId
 
 
-Task = Annotated[HiddenTokens | Continuation, Field(discriminator="kind")]
+class Pairs(Noun):
+    """To write the target of a source: an encoder reads a text, a decoder writes another.
+
+    Inputs are [B, 2T]: T tokens for the encoder, filled up with `pad_token`, which it does not see; then `start_token`
+    and T - 1 tokens for the decoder. Labels are the T tokens of the target, IGNORED behind its end.
+    """
+
+    kind: Literal["pairs"]
+    start_token: TokenId
+    pad_token: TokenId
+
+
+Task = Annotated[HiddenTokens | Continuation | Pairs, Field(discriminator="kind")]
 
 IGNORED = -100
 """The label of a token that counts in no loss, as torch's cross-entropy has it."""

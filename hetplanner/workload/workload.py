@@ -23,6 +23,8 @@ class HuggingFace(Noun):
     Attributes:
         config: content of its config.json.
         stored_names: by the name of a tensor in the model, that in files, where they differ.
+        stored_experts: by the name of a weight of all experts of a layer [experts, rows, columns], the names in files
+            of what each expert has, with `*` for its number: one expert's lie under one another, in this order.
         unused: names in files of tensors that the captured program does not read.
         adapters: that were put beside its linear layers before it was captured, as PEFT does.
         fan_in_fan_out: whether those layers keep their weights as [in, out] (transformers' Conv1D).
@@ -30,6 +32,9 @@ class HuggingFace(Noun):
 
     config: dict[str, Any]
     stored_names: dict[Name, Name] = Field(default_factory=dict)
+    stored_experts: Annotated[dict[Name, tuple[Name, ...]], Field(exclude_if=lambda value: not value)] = Field(
+        default_factory=dict
+    )
     unused: tuple[Name, ...] = ()
     adapters: Annotated[Adapters | None, Field(exclude_if=lambda value: value is None)] = None
     fan_in_fan_out: Annotated[bool, Field(strict=True, exclude_if=lambda value: not value)] = False

@@ -1,6 +1,7 @@
 """Real ranks begin with the weights of a model folder, fine-tune them as transformers does, and give them back."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -35,7 +36,7 @@ SIZES = {"micro_batch": 2, "global_batch": 8, "seq_len": 16}
 SETTINGS = {"steps": STEPS, "learning_rate": 1e-3, "warmup_steps": 2, "checkpoint_every": 4}
 
 
-@pytest.fixture(scope="module", params=["gpt2 by formula", "qwen2 captured"])
+@pytest.fixture(scope="module", params=["gpt2 by formula", "mixtral captured"])
 def tuned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Plan, Path]:
     """Architecture, the folder that 2 x 2 ranks began with, their plan, and their run."""
     kind = request.param.partition(" ")[0]
@@ -126,6 +127,7 @@ def test_what_is_exported_loads_with_from_pretrained_and_gives_the_same_logits(
     assert str(tmp_path) not in card, "a card is for others"
     assert f"- {plan.problem.workload.optimizer}, learning rate" in card
     assert f"| {STEPS} | {losses_of(run_dir)[-1]:.4f} |" in card
+    assert re.search(rf"Loss on held-out data after {STEPS} steps: \d\.\d+ \(perplexity .*, accuracy \d+\.\d%\)", card)
     assert (tmp_path / "out/generation_config.json").is_file()
 
 

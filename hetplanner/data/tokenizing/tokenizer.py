@@ -75,6 +75,15 @@ def _end_of_text(model: Path, vocab: int) -> int | None:
     return found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < vocab else None
 
 
+@reader("model config", at="model")
+def writes_special_tokens(model: Path) -> bool:
+    """Whether pairs for the model have the tokens that its tokenizer adds around a text: of encoder-decoder models."""
+    if not (model / "config.json").is_file():
+        return False
+    fields = parse_json(read_text(model / "config.json"), "config.json")
+    return isinstance(fields, dict) and fields.get("is_encoder_decoder") is True
+
+
 def ids_of(tokenizer: Any, text: str) -> list[int]:
     """The ids of a text, without those that a tokenizer adds around it. Raises InvalidInput: it has none for a word."""
     (found,) = _encoded(tokenizer, [text])
@@ -82,9 +91,9 @@ def ids_of(tokenizer: Any, text: str) -> list[int]:
     return ids
 
 
-def ids_of_all(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    """The ids of several texts, on all cores. Raises InvalidInput as `ids_of` does."""
-    return [found.ids for found in _encoded(tokenizer, texts)]
+def ids_of_all(tokenizer: Any, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
+    """The ids of several texts, on all cores; with `special` also those around them. Raises InvalidInput."""
+    return [found.ids for found in _encoded(tokenizer, texts, special=special)]
 
 
 def ids_of_marked(tokenizer: Any, texts: Sequence[Marked]) -> list[tuple[list[int], np.ndarray]]:
@@ -102,9 +111,9 @@ def ids_of_marked(tokenizer: Any, texts: Sequence[Marked]) -> list[tuple[list[in
     return found
 
 
-def _encoded(tokenizer: Any, texts: Sequence[str]) -> list[Any]:
+def _encoded(tokenizer: Any, texts: Sequence[str], *, special: bool = False) -> list[Any]:
     try:
-        found: list[Any] = tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        found: list[Any] = tokenizer.encode_batch(list(texts), add_special_tokens=special)
     except Exception as error:  # the library raises Exception itself
         raise InvalidInput(f"{TOKENIZER}: cannot read the text: {error!s:.200}") from None
     return found

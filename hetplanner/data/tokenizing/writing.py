@@ -19,7 +19,14 @@ from hetplanner.data.interface import is_held_out
 from hetplanner.data.text import SUFFIXES, text_files
 from hetplanner.data.tokenizing.chat_template import ChatTemplate
 from hetplanner.data.tokenizing.records import Columns, Row, are_records, read_rows
-from hetplanner.data.tokenizing.tokenizer import ids_of, ids_of_all, ids_of_marked, load_tokenizer, num_words
+from hetplanner.data.tokenizing.tokenizer import (
+    ids_of,
+    ids_of_all,
+    ids_of_marked,
+    load_tokenizer,
+    num_words,
+    writes_special_tokens,
+)
 from hetplanner.data.tokens import ANSWERS, DOCUMENTS, TRAIN, VALIDATION
 from hetplanner.errors import InvalidInput
 
@@ -192,12 +199,12 @@ def _write_rows(
     path: Path, model: Path, wanted: Columns, tokenizer: Any, end: int | None, folder: Path, written: Written,
     advance: Callable[[Written], None],
 ) -> None:  # fmt: skip
-    columns, rows = read_rows(path, wanted)
+    (columns, rows), special = read_rows(path, wanted), writes_special_tokens(model)
     with ExitStack() as stack:
         chats = stack.enter_context(ChatTemplate(model)) if columns.messages is not None else None
         files = _Files(folder, written, has_answers=columns.text is None)
         for some in _in_groups(rows, columns):
-            for found in _encoded(some, columns, chats, tokenizer, end):
+            for found in _encoded(some, columns, chats, tokenizer, end, special):
                 written.texts += 1
                 files.add(int(written.texts % HELD_OUT_PIECES == 0), found)
             advance(written)
@@ -224,9 +231,9 @@ def _in_groups(rows: Iterator[Row], columns: Columns) -> Iterator[list[Row]]:
 
 
 def _encoded(
-    rows: Sequence[Row], columns: Columns, chats: ChatTemplate | None, tokenizer: Any, end: int | None
+    rows: Sequence[Row], columns: Columns, chats: ChatTemplate | None, tokenizer: Any, end: int | None, special: bool
 ) -> list[Encoded]:
-    """The documents of these rows."""
+    """The documents of these rows; pairs with the `special` tokens around a text, if they are wanted."""
     ending = [] if end is None else [end]
     if columns.text is not None:
         texts = ids_of_all(tokenizer, [row.text(columns.text) for row in rows])
@@ -237,8 +244,11 @@ def _encoded(
         return list(ids_of_marked(tokenizer, marked))
     assert columns.prompt is not None
     assert columns.answer is not None
-    prompts = ids_of_all(tokenizer, [row.text(columns.prompt) for row in rows])
-    answers = [ids + ending for ids in ids_of_all(tokenizer, [row.text(columns.answer) for row in rows])]
+    prompts, answers = (
+        ids_of_all(tokenizer, [row.text(name) for row in rows], special=special)
+        for name in (columns.prompt, columns.answer)
+    )
+    answers = [ids if special and ids[-1:] == ending else ids + ending for ids in answers]
     return [
         (prompt + answer, np.repeat(np.array([0, 1], dtype=np.uint8), (len(prompt), len(answer))))
         for prompt, answer in zip(prompts, answers, strict=True)

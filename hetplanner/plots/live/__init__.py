@@ -5,6 +5,8 @@ from hetplanner.plots.live.maps.device_map import DeviceMap
 from hetplanner.plots.live.maps.editable_map import EditableMap
 from hetplanner.plots.live.maps.link_heatmap import LinkHeatmap
 from hetplanner.plots.live.maps.traffic_map import TrafficMap
+from hetplanner.plots.live.runs.expert_loads import ExpertLoads
+from hetplanner.plots.live.runs.held_out_curves import AccuracyCurve, PerplexityCurve
 from hetplanner.plots.live.runs.host_loads import HostLoads, HostTraffic
 from hetplanner.plots.live.runs.lifelines import Lifelines
 from hetplanner.plots.live.runs.loss_curve import LossCurve
@@ -31,6 +33,7 @@ from hetplanner.plots.live.swarms.swarm_life import SwarmLife
 from hetplanner.plots.live.swarms.swarm_wiring import SwarmWiring
 
 __all__ = [
+    "AccuracyCurve",
     "AllocationGrid",
     "Ancestry",
     "ConvergenceCurve",
@@ -38,6 +41,7 @@ __all__ = [
     "CrossLight",
     "DeviceMap",
     "EditableMap",
+    "ExpertLoads",
     "FrontCurve",
     "HostLoads",
     "HostTraffic",
@@ -47,6 +51,7 @@ __all__ = [
     "LossCurve",
     "MemoryBars",
     "MemoryCurves",
+    "PerplexityCurve",
     "Replay",
     "RunMemory",
     "RunOverlay",

@@ -69,7 +69,10 @@ def runs_csv(runs: Mapping[str, RunReader], annotations: Mapping[str, Annotation
     table = csv.writer(text, lineterminator="\n")
     for number, (run_id, reader) in enumerate(runs.items()):
         columns = step_columns(reader.steps(), prices_of(reader.any_plan))
-        columns["validation_loss"] = _at_steps(columns["step"], dict(reader.validation_losses()))
+        found = {one.step: one for one in reader.evaluations()}
+        for name in ("loss", "perplexity", "accuracy"):
+            values = {step: getattr(one, name) for step, one in found.items()}
+            columns[f"validation_{name}"] = _at_steps(columns["step"], values)
         if not number:
             table.writerow(["run", "name", "tags", *columns])
         said = annotations.get(run_id, Annotations())
@@ -84,5 +87,5 @@ def safe_cell(text: str) -> str:
     return f"'{text}" if text.startswith(FORMULA_STARTS) else text
 
 
-def _at_steps(steps: Column, values: Mapping[int, float]) -> Column:
+def _at_steps(steps: Column, values: Mapping[int, float | None]) -> Column:
     return [values.get(int(step)) if step is not None else None for step in steps]

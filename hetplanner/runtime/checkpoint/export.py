@@ -210,8 +210,12 @@ def _write(shards: list[list[tuple[Part, Reading]]], total: int, out: Path) -> N
 
 
 def _tensors(shard: list[tuple[Part, Reading]]) -> Iterator[tuple[str, Tensor]]:
+    last, values = None, torch.empty(0)
     for part, read in shard:
-        values = read()
+        if read is not last:  # parts of one weight follow one another
+            last, values = read, read()
+        if part.shape and values.ndim > len(part.shape):
+            values = values.flatten(0, values.ndim - len(part.shape))
         rows = values[part.first_row : part.first_row + part.num_rows] if part.shape else values
         yield part.name, (rows.T if part.transposed else rows).clone(memory_format=torch.contiguous_format)
 

@@ -19,14 +19,13 @@ from hetplanner.runtime.model.initial import fill_program_weight
 from hetplanner.runtime.model.layout import ModelWeight, crossing_tensors, running_buffers
 from hetplanner.runtime.model.low_precision import lowered
 from hetplanner.runtime.rng import RngKey
+from hetplanner.weights.names import EXPERTS_NDIM
 from hetplanner.workload.calls import EVALUATED_WITH, RANDOM_CALLS, STATISTICS_CALLS
 from hetplanner.workload.program import Buffer, Node, Program, references
 from hetplanner.workload.workload import Workload
 
 _EVALUATION = RngKey(0, 0, 0)
 """What calls draw from in evaluation that have no other meaning there (`rand`, `bernoulli`)."""
-EXPERTS_NDIM = 3
-"""Axes of the weights of a layer's experts: expert, rows, columns."""
 CASTING_CALLS = frozenset(
     f"{name}.default"
     for name in ("linear", "conv1d", "conv2d", "conv3d", "convolution", "matmul", "mm", "bmm", "addmm", "baddbmm")

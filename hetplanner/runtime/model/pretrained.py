@@ -78,6 +78,8 @@ def _pieces(values: Tensor, part: Part, tensor: StoredTensor) -> Iterator[_Piece
     if not tensor.shape:
         yield _Piece(values, tensor, 0, 1)
         return
+    if values.ndim > len(part.shape):
+        values = values.flatten(0, values.ndim - len(part.shape))
     rows = values[part.first_row : part.first_row + part.num_rows]
     target = rows.T if part.transposed else rows
     row_bytes = (tensor.end - tensor.start) // max(1, tensor.shape[0])

@@ -14,12 +14,13 @@ from hetplanner.data.documents import PackedDocuments
 from hetplanner.data.held_out import HeldOut
 from hetplanner.data.interface import Source, Split
 from hetplanner.data.order import SampleOrder
+from hetplanner.data.pairs import PairedDocuments
 from hetplanner.data.registry import open_data, open_stream
 from hetplanner.data.tasks import inputs_and_labels
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.model.build import Batch
 from hetplanner.workload.program import Program
-from hetplanner.workload.task import Continuation, HiddenTokens
+from hetplanner.workload.task import Continuation, HiddenTokens, Pairs
 from hetplanner.workload.workload import Workload
 
 PARTS = ("inputs", "labels", "documents")
@@ -58,23 +59,33 @@ class Batches:
             reads: what is needed of the parts; others are empty, and no file is touched for them.
         """
         ids_B = self.sample_ids(step, micro_batch, split)
-        if self.program is not None and self.program.task is not None:
-            return self._with_task(self.program.task, self.program.num_targets, split, step, ids_B)
+        if self.program is not None and (task := self.made_of_windows) is not None:
+            return self._with_task(task, self.program.num_targets, split, step, ids_B)
         inputs = torch.from_numpy(self.source.inputs(split, ids_B)) if "inputs" in reads else torch.empty(0)
         labels = torch.from_numpy(self.source.labels(split, ids_B)) if "labels" in reads else torch.empty(0)
-        if self.packed is None or "documents" not in reads:
+        packed = self.packed
+        knows_documents = isinstance(packed, PackedDocuments) or (
+            isinstance(packed, HeldOut) and packed.knows_documents
+        )
+        if packed is None or isinstance(packed, PairedDocuments) or not knows_documents or "documents" not in reads:
             return Batch(inputs, labels)
-        return Batch(inputs, labels, torch.from_numpy(self.packed.documents(split, ids_B)))
+        return Batch(inputs, labels, torch.from_numpy(packed.documents(split, ids_B)))
 
     @property
-    def packed(self) -> PackedDocuments | HeldOut | None:
-        """The data, where it knows documents: then targets that do not count are IGNORED."""
+    def made_of_windows(self) -> HiddenTokens | Continuation | None:
+        """A task whose inputs and labels are made of windows of one long text."""
+        task = self.program.task if self.program is not None else None
+        return None if isinstance(task, Pairs) else task
+
+    @property
+    def packed(self) -> PackedDocuments | PairedDocuments | HeldOut | None:
+        """The data, where its samples differ in how many targets count; those that do not are IGNORED."""
         source = self.source
-        if self.program is not None and self.program.task is not None:
-            return None  # every sample of a task has as many targets
-        if isinstance(source, HeldOut) and source.knows_documents:
+        if self.made_of_windows is not None:
+            return None  # every sample has as many targets
+        if isinstance(source, HeldOut) and source.counts_labels:
             return source
-        return source if isinstance(source, PackedDocuments) else None
+        return source if isinstance(source, PackedDocuments | PairedDocuments) else None
 
     def num_labels(self, step: int, micro_batches: Iterable[int], split: Split = "train") -> int:
         """Targets that count in micro-batches of a step; data that knows no documents has no others.

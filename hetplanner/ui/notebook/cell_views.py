@@ -177,6 +177,8 @@ class RunFace(Face[RunState]):
             loss = f'loss <span style="{_BIG}">{losses[-1][1]:.4f}</span> · ' if losses else ""
             lines.append(f"{loss}step {steps[-1].step + 1} of {total}{_bar((steps[-1].step + 1) / total)}")
             lines.append(" · ".join(_speed(run)))
+            if evaluations := run.evaluations():
+                lines.append(f"on held-out data: {escape(str(evaluations[-1]))}")
         elif not status.is_over:
             lines.append(f"{escape(run.phase() or 'starting')} …")
         if status.message and status.message != status.state:

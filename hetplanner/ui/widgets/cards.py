@@ -151,7 +151,7 @@ def help_mark(name: str) -> str:
 
 
 def show_if(part: Any, is_shown: bool) -> None:
-    """Shows or hides a part that holds no figure. For `visible` Bokeh lays out all pages again, half a second."""
+    """Shows or hides a part. For `visible` Bokeh lays out all pages again, half a second."""
     # None, since a property that is left out stays as it was in the browser.
     part.styles = {**part.styles, "display": None if is_shown else "none"}
 

@@ -91,6 +91,7 @@ def capture_config(
     adapters: str | None = None,
     freeze: Sequence[str] = (),
     mask_token: int | None = None,
+    pairs: bool = False,
     fresh: bool = False,
     timeout_s: float = CAPTURE_TIMEOUT_S,
     on_progress: OnProgress | None = None,
@@ -107,6 +108,7 @@ def capture_config(
         adapters: RANK[:ALPHA[:TARGET,...]]; PEFT puts them beside linear layers, and all else is frozen.
         mask_token: id of what hides a token from a bidirectional model; that of a tokenizer.json beside the config if
             not given.
+        pairs: whether an encoder-decoder model learns pairs of a source and a target, and does not go on with a text.
         fresh: capture it although the same was captured before and kept: see :mod:`hetplanner.workload.capturing.kept`.
         freeze, timeout_s, on_progress: as for `capture_model_code`.
         on_kept: called if the capture is a kept one.
@@ -125,6 +127,7 @@ def capture_config(
         "adapters": adapters,
         "freeze": list(freeze),
         "mask_token": mask_token,
+        "pairs": pairs,
     }
     tokenizer = path.parent / "tokenizer.json"
     if tokenizer.is_file():

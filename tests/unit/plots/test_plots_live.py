@@ -23,6 +23,7 @@ from hetplanner.planners.search.tried import TriedShape
 from hetplanner.plots import live
 from hetplanner.plots.live.base import SMALL_ARRAY, empty_source, put
 from hetplanner.plots.theme import SOURCE_COLOURS
+from hetplanner.runs.reading.reader import Evaluation
 from hetplanner.simulator.simulation import simulate
 
 
@@ -120,6 +121,30 @@ CASES: dict[str, tuple[Callable[..., Any], list[Update]]] = {
             lambda f: f.update([0], [2.0]),
             lambda f: f.update([0, 1, 2], [2.0, math.nan, 1.0], {1: 1.5}),
             lambda f: f.update([0, 1], [2.0, 1.5], [(1, 1.6)]),
+        ],
+    ),
+    "perplexity": (
+        live.PerplexityCurve,
+        [
+            lambda f: f.update([]),
+            lambda f: f.update([Evaluation(4, 2.0, None)]),
+            lambda f: f.update([Evaluation(4, 1000.0, None), Evaluation(9, 2.0, 0.5), Evaluation(14, 1.5, 0.6)]),
+        ],
+    ),
+    "accuracy": (
+        live.AccuracyCurve,
+        [
+            lambda f: f.update([]),
+            lambda f: f.update([Evaluation(4, 2.0, None)]),
+            lambda f: f.update([Evaluation(4, 2.0, None), Evaluation(9, 1.0, 0.25)]),
+        ],
+    ),
+    "experts": (
+        live.ExpertLoads,
+        [
+            lambda f: f.update({}),
+            lambda f: f.update({f"layer.{i}": [10] * 40 for i in range(50)}),
+            lambda f: f.update({"one": [0, 0], "other": [30, 10, 20]}),
         ],
     ),
     "step times": (

@@ -31,6 +31,7 @@ from hetplanner.planners.comparison import run_comparison
 from hetplanner.planners.search.tried import TriedShape
 from hetplanner.plots.notebook.offline import without_links
 from hetplanner.runs.directory import RunDirectory
+from hetplanner.runs.reading.reader import Evaluation
 from hetplanner.runs.reports.report import RunReport
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus, write_status
@@ -75,12 +76,16 @@ EMPTY_RUN: Any = SimpleNamespace(
     losses=lambda: [],
     validation_losses=lambda: [],
     steps=lambda: [],
+    evaluations=lambda: [],
+    expert_loads=lambda: {},
     predicted_step_s=lambda: None,
 )
 RUN: Any = SimpleNamespace(
     read_all=lambda: None,
     losses=lambda: [(0, 3.0), (1, 2.0)],
     validation_losses=lambda: [(1, 2.5)],
+    evaluations=lambda: [Evaluation(1, 2.5, 0.25)],
+    expert_loads=lambda: {"layer.0": [30, 10]},
     steps=lambda: [
         SimpleNamespace(
             step=i,
@@ -156,6 +161,11 @@ CALLS = {
 PAGE_CALLS: dict[str, Any] = {
     "throughput": lambda: plots.throughput(RUN),
     "no throughput": lambda: plots.throughput(EMPTY_RUN),
+    "perplexity": lambda: plots.perplexity(RUN),
+    "no perplexity": lambda: plots.perplexity(EMPTY_RUN),
+    "accuracy": lambda: plots.accuracy(RUN),
+    "tokens of experts": lambda: plots.tokens_of_experts(RUN),
+    "no experts": lambda: plots.tokens_of_experts(EMPTY_RUN),
     "link use": lambda: plots.link_use(PLAN),
     "stage times": lambda: plots.stage_times(ESTIMATED),
     "memory over time": lambda: plots.memory_over_time(PLAN),

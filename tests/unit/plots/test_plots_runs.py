@@ -4,6 +4,7 @@ import importlib
 import logging
 import re
 
+import numpy as np
 import pytest
 from fake_ranks import step_record, write
 from typer.testing import CliRunner
@@ -13,7 +14,7 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.files.train_files import save_config
 from hetplanner.plan.train import TrainConfig
 from hetplanner.plots.data.maps.traffic import load_colour
-from hetplanner.plots.live import Lifelines, RunMemory, RunTerms, TrafficMap
+from hetplanner.plots.live import ExpertLoads, Lifelines, RunMemory, RunTerms, TrafficMap
 from hetplanner.plots.report_page import report_page
 from hetplanner.plots.theme import PHASE_COLOURS, TERM_COLOURS
 from hetplanner.runs.reading.events import LifeSpan, RunEvent
@@ -82,6 +83,17 @@ def test_full_links_are_red_on_the_map_and_lie_above_others(tmp_path):
     assert live.load_source.data["sites"] == []
 
 
+def test_experts_have_a_row_an_op_and_the_first_is_on_top():
+    live = ExpertLoads()
+    live.update({"layer 0": [30, 10], "layer 1": [5, 5, 10]})
+    data = live.source.data
+    assert np.array_equal(data["tokens"][0], np.array([[5, 5, 10], [30, 10, np.nan]]), equal_nan=True)
+    assert np.allclose(data["image"][0], [[0.75, 0.75, 1.5], [1.5, 0.5, np.nan]], equal_nan=True)
+    assert live.op_source.data["op"] == ["layer 1", "layer 0"]
+    assert list(live.text_source.data["text"]) == ["75.0%", "25.0%", "25.0%", "25.0%", "50.0%"]
+    assert live.figure.yaxis[0].major_label_overrides == {1.5: "layer 0", 0.5: "layer 1"}
+
+
 def test_memory_is_a_line_a_rank_in_the_colour_of_its_stage(tmp_path):
     run, _ = a_run(tmp_path)
     for rank in range(4):
@@ -113,6 +125,8 @@ def hostile_run(folder, plan):  # noqa: F811
     status = {"run": "r", "state": "failed", "created_unix_s": 0.0, "ranks": 2, "failed_rank": 1}
     write_status(folder / "status.json", RunStatus(**status, message=HOSTILE, last_lines=(HOSTILE, "'\"<b>bold</b>")))
     save_config(TrainConfig(steps=6, data=HOSTILE), folder / "run.json")
+    write(folder, 0, {"type": "experts", "step": 1, "stage": 0, "op": HOSTILE, "tokens": [3, 1]})
+    write(folder, 1, {"type": "validation", "step": 1, "loss_sum": 6.0, "num_tokens": 2, "num_correct": 1})
     write(folder, 1, {"type": "error", "text": HOSTILE, "traceback": "", "time_s": 5.0})
     return Run(folder, "r", folder / "home")
 
@@ -129,7 +143,13 @@ def test_the_report_is_one_file_without_a_request_and_escapes_what_others_wrote(
     assert "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;" in text
     assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", text)
     assert "default-src 'none'" in text
-    for words in ("Where a step&#x27;s time goes", "Last words of rank 1", "The largest difference is compute"):
+    for words in (
+        "Where a step&#x27;s time goes",
+        "Last words of rank 1",
+        "accuracy 50.0%",
+        "Tokens of each expert",
+        "The largest difference is compute",
+    ):
         assert words in text or words.replace("&#x27;", "'") in text
 
 

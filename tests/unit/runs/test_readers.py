@@ -45,6 +45,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "swarm.launch.requests.orders_so_far",
         "weights.folder._sharded",
         "weights.header.same_bytes",
+        "weights.header.values_of",
         "weights.tokenizer._object",
         "workload.capturing.capture._config_of",
         "workload.huggingface._read",

@@ -9,6 +9,8 @@ from pathlib import Path
 import model_folders
 import pytest
 import torch
+import transformers
+from captured_models import captured_here
 from factories import swarm_plan
 from safetensors.torch import load_file, save_file
 
@@ -222,3 +224,33 @@ def test_a_huge_header_is_not_read(tmp_path: Path) -> None:
     os.truncate(path, 2**32)  # sparse
     with pytest.raises(InvalidInput, match="its header must be at most"):
         read_header(path)
+
+
+def test_a_constant_of_the_model_must_have_its_values(tmp_path: Path) -> None:
+    sizes = {f"{side}_{what}": size for side in ("encoder", "decoder")
+             for what, size in (("layers", 1), ("attention_heads", 4), ("ffn_dim", 32))}  # fmt: skip
+    config = transformers.BartConfig(vocab_size=96, d_model=32, max_position_embeddings=24, **sizes)
+    model = transformers.AutoModelForSeq2SeqLM.from_config(config)
+    model.to(torch.bfloat16).save_pretrained(tmp_path / "bart")
+    with captured_here():
+        workload = capture_config(tmp_path / "bart", micro_batch=1, seq_len=8)
+    assert "final_logits_bias" not in check_weights(str(tmp_path / "bart"), workload).parts
+    model.final_logits_bias.fill_(0.5)
+    model.save_pretrained(tmp_path / "bart")
+    with pytest.raises(InvalidInput, match="'final_logits_bias' is a constant, which has other values"):
+        check_weights(str(tmp_path / "bart"), workload)
+
+
+def test_experts_that_the_workload_lacks_are_named(tmp_path: Path) -> None:
+    path = model_folders.model_folder(tmp_path / "model", "mixtral")
+    with captured_here():
+        workload = capture_config(path, micro_batch=2, seq_len=16)
+    known = workload.huggingface
+    assert known is not None
+    for name, patterns in (("lm_head.weight", ("a.*",)), ("model.layers.0.mlp.experts.down_proj", ("a.*",) * 5)):
+        changed = workload.replace(huggingface=known.replace(stored_experts={name: patterns}))
+        with pytest.raises(InvalidInput, match=r"is no weight of experts of \d parts each; capture the model again"):
+            check_weights(str(path), changed)
+    change_index(path, lambda names: names.pop("model.layers.0.block_sparse_moe.experts.1.w3.weight"))
+    with pytest.raises(InvalidInput, match=r"experts\.1\.w3\.weight"):
+        check_weights(str(path), workload)

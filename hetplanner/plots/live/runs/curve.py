@@ -1,6 +1,7 @@
 """A line over optimiser steps: what the run page's curves share."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from bokeh.models import ColumnDataSource, GlyphRenderer, HoverTool, Range1d
 
@@ -11,7 +12,7 @@ from hetplanner.plots.live.base import LiveFigure, empty_source, set_range
 class StepCurve(LiveFigure):
     """A figure over steps that fits its axes to the data."""
 
-    def __init__(self, label: str, *, dark: bool, height: int) -> None:
+    def __init__(self, label: str, *, dark: bool, height: int, **options: Any) -> None:
         super().__init__(
             dark=dark,
             height=height,
@@ -19,6 +20,7 @@ class StepCurve(LiveFigure):
             y_range=Range1d(0, 1),
             x_axis_label="step",
             y_axis_label=label,
+            **options,
         )
 
     def _line(self, colour: str, **options: object) -> tuple[ColumnDataSource, GlyphRenderer]:

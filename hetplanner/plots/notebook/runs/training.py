@@ -10,10 +10,11 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plots.data.curves import padded_range, rolling_median, series_columns, without_spikes
 from hetplanner.plots.data.runs.run_overlays import AXES, VALUES, Over, Value, overlay_columns, value_label
-from hetplanner.plots.live import ThroughputCurve
+from hetplanner.plots.live import AccuracyCurve, ExpertLoads, PerplexityCurve, ThroughputCurve
 from hetplanner.plots.notebook.backend import FRAME, LEGEND, ready
 from hetplanner.plots.notebook.stills import shown
 from hetplanner.plots.theme import line_colour
+from hetplanner.runs.reading.reader import Evaluation
 from hetplanner.runs.reading.series import prices_of, step_columns
 from hetplanner.units import short_seconds
 
@@ -33,6 +34,12 @@ class MeasuredRun(Protocol):
 
     def validation_losses(self) -> Sequence[tuple[int, float]]:
         """(step, validation loss)."""
+
+    def evaluations(self) -> Sequence[Evaluation]:
+        """Every evaluation on held-out data."""
+
+    def expert_loads(self) -> Mapping[str, Sequence[int]]:
+        """By op of a mixture of experts, tokens that each expert took."""
 
     def steps(self) -> Sequence[Any]:
         """Objects with `step`, `step_s` (None: not known), `loss`, `num_tokens`, `end_s` and the bytes sent."""
@@ -127,6 +134,30 @@ def throughput(run: MeasuredRun) -> figure:
     timed = [(s.step, s.num_tokens / s.step_s) for s in run.steps() if s.step_s]
     live = ThroughputCurve()
     live.update([step for step, _ in timed], [rate for _, rate in timed], run.any_plan.problem.workload.token_word)
+    return shown(live)
+
+
+def perplexity(run: MeasuredRun) -> figure:
+    """Perplexity (e to the loss) on held-out data, at every evaluation; the page's own figure."""
+    run.read_all()
+    live = PerplexityCurve()
+    live.update(run.evaluations())
+    return shown(live)
+
+
+def accuracy(run: MeasuredRun) -> figure:
+    """Share of held-out targets (tokens, or classes) that the model would have said; the page's own figure."""
+    run.read_all()
+    live = AccuracyCurve()
+    live.update(run.evaluations())
+    return shown(live)
+
+
+def tokens_of_experts(run: MeasuredRun) -> figure:
+    """How many tokens each expert of a mixture of experts took so far, by op, over all ranks."""
+    run.read_all()
+    live = ExpertLoads()
+    live.update(run.expert_loads())
     return shown(live)
 
 
