@@ -1,7 +1,7 @@
 """Ranks as forks of their launcher, which has loaded torch already: a host loads it once, not once more for each rank.
 
-They are forked while the launcher has one thread, no store and no connection, and wait for their environment. What
-begins, watches and ends them is an agent of torch, in the way that its documentation gives to extend one:
+They are forked while the launcher has one thread, no store and no connection, and wait for their environment until the
+hosts have met. An agent of torch begins, watches and ends them, extended as its documentation says:
 https://docs.pytorch.org/docs/stable/elastic/agent.html
 """
 
@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from hetplanner.runtime.worker import run_to_exit
 
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """On these a launcher ends its ranks."""
-POLL_S = 0.02
+POLL_S, WAITING_POLL_S = 0.02, 0.2
 
 
 class ForkedRank:
@@ -79,8 +80,23 @@ class ForkAgent(SimpleElasticAgent):
     def __init__(self, spec: WorkerSpec, ranks: Sequence[ForkedRank]) -> None:
         super().__init__(spec)
         self._ranks = ranks
+        self._have_met = threading.Event()
+        self._waiting = threading.Thread(target=self._end_with_waiting, name="waiting-ranks", daemon=True)
+        self._waiting.start()
+
+    def _end_with_waiting(self) -> None:
+        """Ends this process with a rank that is ended before it begins: no handler of a signal runs in a rendezvous."""
+        while not self._have_met.wait(WAITING_POLL_S):
+            code = next((code for rank in self._ranks if (code := rank.poll()) is not None), None)
+            if code is not None:
+                os.kill(os.getpid(), -code if code < 0 else signal.SIGTERM)
+
+    def _end_waiting(self) -> None:
+        self._have_met.set()
+        self._waiting.join()
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
+        self._end_waiting()
         for signum in HANDLED:
             signal.signal(signum, _end_by_signal)
         for local_rank, rank in enumerate(self._ranks):
@@ -110,6 +126,7 @@ class ForkAgent(SimpleElasticAgent):
         self._shutdown()
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        self._end_waiting()
         for rank in self._ranks:
             rank.send(death_sig)
         until_s = time.monotonic() + timeout

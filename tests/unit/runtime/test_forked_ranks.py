@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.run import get_args_parser
 
+from hetplanner.errors import InvalidInput
 from hetplanner.runtime import forked_ranks
 from hetplanner.runtime.comm.rendezvous import ON_LOOPBACK, create_handler
 from hetplanner.runtime.forked_ranks import HANDLED, ForkAgent, ForkedRank, rank_environment
@@ -85,8 +87,8 @@ def test_ranks_that_were_never_begun_end_with_their_launcher(monkeypatch):
     assert ended(second) == 1
 
 
-def spec_of(entrypoint: str, arguments: tuple[str, ...], num_ranks: int) -> WorkerSpec:
-    handler = create_handler(RendezvousParameters(ON_LOOPBACK, "127.0.0.1:0", "a-run", 1, 1))
+def spec_of(entrypoint: str, arguments: tuple[str, ...], num_ranks: int, endpoint: str = "127.0.0.1:0") -> WorkerSpec:
+    handler = create_handler(RendezvousParameters(ON_LOOPBACK, endpoint, "a-run", 1, 1))
     return WorkerSpec("default_role", num_ranks, handler, entrypoint=entrypoint, args=arguments, max_restarts=0)
 
 
@@ -123,6 +125,15 @@ def test_where_a_rank_is_killed_the_others_are_told_to_end_and_it_is_named_first
     codes = [(rank, failure.exitcode) for rank, failure in result.failures.items()]
     assert codes == [(2, -signal.SIGKILL), *((rank, -signal.SIGTERM) for rank in (0, 1, 3))]
     assert [failure.pid for failure in result.failures.values()] == [ranks[r].pid for r in (2, 0, 1, 3)]
+
+
+def test_ranks_end_where_the_hosts_cannot_meet():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        endpoint = f"127.0.0.1:{taken.getsockname()[1]}"
+        ranks = [ForkedRank([]) for _ in range(2)]
+        with pytest.raises(InvalidInput, match="the port is in use"):
+            ForkAgent(spec_of(WORKER_MODULE, (), 2, endpoint), ranks).run()
+    assert [rank.exit_code for rank in ranks] == [-signal.SIGTERM] * 2
 
 
 def asked(*changed: str, module: str = WORKER_MODULE, backend: str = ON_LOOPBACK) -> bool:
