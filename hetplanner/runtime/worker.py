@@ -1,4 +1,4 @@
-"""One rank of a run, started by torchrun: `torchrun --nproc-per-node=N -m hetplanner.runtime.worker plan.json`.
+"""One rank of a run, by `launch` or torchrun: `torchrun --nproc-per-node=N -m hetplanner.runtime.worker plan.json`.
 
 torch is imported late: first the log file, the phases and the stop signals are in place, so that a slow or failing
 start can be seen.
