@@ -88,7 +88,7 @@ def _why_gone(run: HostRun, lost_after_s: float) -> str | None:
 
 
 def _failure(failed: Sequence[HostRun], names: Sequence[str]) -> Outcome:
-    """The worst of what ended torchruns: a killed rank, one's own refusal, a bare exit code, being told to end."""
+    """The worst of what ended launchers: a killed rank, one's own refusal, a bare exit code, being told to end."""
     codes = {rank: code for run in failed if run.state for rank, code in _codes(run)}
     killed = next((rank for rank, code in codes.items() if code < 0 and code not in TOLD), None)
     if killed is not None:
@@ -106,7 +106,7 @@ def _failure(failed: Sequence[HostRun], names: Sequence[str]) -> Outcome:
         return Outcome(RunError.exit_code, f"rank {bare} ({names[bare]}) ended with exit code {codes[bare]}")
     first = failed[0]
     code = first.state.exit_code if first.state else None
-    return Outcome(RunError.exit_code, f"host {first.host.name}: torchrun ended with exit code {code}")
+    return Outcome(RunError.exit_code, f"host {first.host.name}: its launcher ended with exit code {code}")
 
 
 def _codes(run: HostRun) -> Iterator[tuple[int, int]]:

@@ -15,6 +15,8 @@ from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.train import TrainConfig
 
 WORKER_MODULE = "hetplanner.runtime.worker"
+LAUNCH = ("-u", "-m", "hetplanner.runtime.launch")
+"""What Python runs to start a host's ranks, with torchrun's options; they share what it has loaded. Unbuffered."""
 SWARM_MODULE = "hetplanner.swarm.launch.rehearse"
 SWARM_HOST_MODULE = "hetplanner.swarm.launch.host_part"
 HEAD_MODULE = "hetplanner.hosts.head"

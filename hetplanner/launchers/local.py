@@ -1,4 +1,4 @@
-"""The local launcher: `torchrun` on this machine, on a loopback interface that other users do not reach."""
+"""The local launcher: ranks on this machine, on a loopback interface that other users do not reach."""
 
 import os
 import socket
@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hetplanner.errors import InvalidInput
-from hetplanner.launchers.interface import SWARM_MODULE, WORKER_MODULE, HostCommand, LaunchRequest
+from hetplanner.launchers.interface import LAUNCH, SWARM_MODULE, WORKER_MODULE, HostCommand, LaunchRequest
 from hetplanner.launchers.isolate import isolated, why_open
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.plan_files import AnyPlan
@@ -25,7 +25,7 @@ OPEN = (
 
 
 class LocalLauncher:
-    """Starts all ranks on this machine with `torchrun`, as one node or (for tests and the README) several."""
+    """Starts all ranks on this machine as torchrun does, as one node or (for tests and the README) several."""
 
     name = "local"
 
@@ -33,7 +33,7 @@ class LocalLauncher:
         """A launcher.
 
         Args:
-            nodes: torchrun agents to split the ranks over, all on this machine.
+            nodes: launchers to split the ranks over, all on this machine.
             port: of the rendezvous on 127.0.0.1. None leaves the choice to the one agent that binds it (port
                 0, so no other process can take it in between), or picks a free one that several agents can share.
         """
@@ -43,7 +43,7 @@ class LocalLauncher:
         self.port = port
 
     def request(self, plan: AnyPlan, run_dir: Path, config: TrainConfig) -> LaunchRequest:
-        """One torchrun command per node; of an elastic plan one command that starts its swarm.
+        """One command per node; of an elastic plan one command that starts its swarm.
 
         Raises:
             InvalidInput: there are more nodes than ranks, or the swarm cannot be trained so.
@@ -72,7 +72,7 @@ class LocalLauncher:
 
     def _closed(self, run_dir: Path, commands: tuple[HostCommand, ...]) -> LaunchRequest:
         """The commands in a network of their own, or with a warning that they are not."""
-        why = why_open() if len(commands) == 1 else f"{len(commands)} torchruns that are started one by one share it"
+        why = why_open() if len(commands) == 1 else f"{len(commands)} launchers that are started one by one share it"
         if why is not None:
             return LaunchRequest(self.name, run_dir, commands, (OPEN.format(why=why),))
         (one,) = commands
@@ -82,7 +82,7 @@ class LocalLauncher:
         # Without --rdzv-conf torchrun hands the node's rank to its static rendezvous only.
         node_rank = (f"--node-rank={node}", f"--rdzv-conf=rank={node}") if self.nodes > 1 else ()
         return (
-            *(sys.executable, "-m", "torch.distributed.run"),
+            *(sys.executable, *LAUNCH),
             f"--rdzv-backend={RENDEZVOUS}",
             f"--rdzv-endpoint={LOOPBACK}:{port}",
             f"--nnodes={self.nodes}",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from hetplanner.errors import InvalidInput
 from hetplanner.launchers.hosts_file import Hosts, PlacedHost, is_public, place_hosts
-from hetplanner.launchers.interface import WORKER_MODULE, HostCommand, LaunchRequest
+from hetplanner.launchers.interface import LAUNCH, WORKER_MODULE, HostCommand, LaunchRequest
 from hetplanner.liveness.notices import NOTICE_VARIABLE
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.plan_files import AnyPlan
@@ -13,6 +13,7 @@ from hetplanner.plan.train import TrainConfig, check_runnable
 
 RENDEZVOUS = "hetplanner"
 """Our rendezvous backend (an entry point of `torchrun.handlers`): ranks stay where the plan has them."""
+TORCHRUN = ("-m", "torch.distributed.run")
 UNENCRYPTED = (
     "traffic between the hosts is neither encrypted nor authenticated: any machine on their network can read and change"
     " it; use a network of your own, or WireGuard"
@@ -41,7 +42,7 @@ class TorchrunLauncher:
             InvalidInput: the plan is elastic, its links are emulated, or the hosts file does not fit it.
         """
         placed = checked_hosts(plan, config, self.hosts)
-        commands = host_commands(placed, self.hosts.port, [str(run_dir)] * len(placed))
+        commands = host_commands(placed, self.hosts.port, [str(run_dir)] * len(placed), TORCHRUN)
         warnings, by_hand = network_warnings(placed, self.hosts), "paste its lines (--dry-run) on the hosts"
         return LaunchRequest(self.name, run_dir, commands, warnings, by_hand=by_hand)
 
@@ -56,20 +57,23 @@ def checked_hosts(plan: AnyPlan, config: TrainConfig, hosts: Hosts) -> tuple[Pla
     return place_hosts(plan, hosts)
 
 
-def host_commands(placed: tuple[PlacedHost, ...], port: int, folders: list[str]) -> tuple[HostCommand, ...]:
+def host_commands(
+    placed: tuple[PlacedHost, ...], port: int, folders: list[str], starting: tuple[str, ...] = LAUNCH
+) -> tuple[HostCommand, ...]:
     """What each host runs.
 
     Args:
         placed: the plan's hosts, in the order of their node rank.
         port: of the store, on the first one.
         folders: of the run, on each; a relative one lies in the user's home folder.
+        starting: what Python runs there to start ranks.
     """
     endpoint = f"{placed[0].address}:{port}"
     return tuple(
         HostCommand(
             host.name,
             (
-                *(host.program, "-m", "torch.distributed.run"),
+                *(host.program, *starting),
                 f"--rdzv-backend={RENDEZVOUS}",
                 f"--rdzv-endpoint={endpoint}",
                 f"--nnodes={len(placed)}",

@@ -32,7 +32,7 @@ EACH_OTHER_S, EACH_OTHER_STEPS = 30.0, 20
 TOLD_S, TOLD_SLOW_S = 1.0, 10.0
 """A rank that is not given up yet is told of after so long (later where steps are long: one step, ten)."""
 GONE_S = 5.0
-"""torchrun reports an ended rank much sooner."""
+"""The launcher reports an ended rank much sooner."""
 LIMITS_S = {
     "starting": 300.0,
     "importing": 300.0,

@@ -1,4 +1,4 @@
-"""The executor of static plans: one process a rank, started by torchrun. Begin with `worker`, then `session`.
+"""The executor of static plans: one process a rank. Begin with `worker`, then `session`; `launch` starts ranks.
 
 `model` is a stage's tensors; `comm` all that ranks send each other; `train` the steps; `checkpoint` files of weights;
 `measure` profiles, the prediction and telemetry. torch is imported here; no package below imports this one.

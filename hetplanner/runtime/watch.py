@@ -30,7 +30,7 @@ saving, every process is to be gone within 5 s, and the agent begins to kill aft
 SAVING_GRACE_S = 2.4
 """The same for a rank that is saving together with others, one of which may have given up."""
 PREEMPTION_GRACE_S = 25.0
-"""The same after a preemption: torchrun kills its ranks 30 s after it was told to end."""
+"""The same after a preemption: a launcher kills its ranks 30 s after it was told to end."""
 PREEMPTION_SAVING_GRACE_S = 300.0
 """A checkpoint that is being written after a preemption is waited for; the scheduler may kill the rank sooner."""
 SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})

@@ -1,4 +1,4 @@
-"""One rank of a run, started by torchrun: `torchrun --nproc-per-node=N -m hetplanner.runtime.worker plan.json`.
+"""One rank of a run, by `launch` or torchrun: `torchrun --nproc-per-node=N -m hetplanner.runtime.worker plan.json`.
 
 torch is imported late: first the log file, the phases and the stop signals are in place, so that a slow or failing
 start can be seen.
@@ -15,7 +15,7 @@ import time
 import traceback
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.liveness.heartbeat import Heartbeat
@@ -237,10 +237,15 @@ def _fail(telemetry: Telemetry | None, error: Exception, terminal: int) -> int:
     return 1
 
 
-if __name__ == "__main__":
-    code = main()
+def run_to_exit(arguments: list[str] | None = None) -> NoReturn:
+    """Runs this rank, then ends the process."""
+    code = main(arguments)
     logging.shutdown()
     with contextlib.suppress(OSError):  # a full disk changes nothing of what was done
         sys.stdout.flush()
     # Interpreter shutdown would wait for gloo's threads and free every tensor one by one.
     os._exit(code)
+
+
+if __name__ == "__main__":
+    run_to_exit()

@@ -55,7 +55,7 @@ def test_a_rehearsal_from_click_to_stop_and_on_from_its_checkpoint(own_server, v
     page.get_by_role("button", name="Rehearse here").filter(visible=True).click()
     one.sees("Launch the rehearsal?")
     one.sees("gpt3-xl on dtfm_5_worldwide: the same sites and links, a tiny model")
-    one.sees("torch.distributed.run")
+    one.sees("hetplanner.runtime.launch")
     fill(page, "Checkpoint every", "5")
     fill(page, "Warm-up steps", "-1")
     one.sees("must be from 0 to 1,000,000, got -1")

@@ -1,4 +1,4 @@
-"""The agent, torchrun and the real worker together: four ranks of tiny-gpt on emulated links."""
+"""The agent, the launcher and the real worker together: four ranks of tiny-gpt on emulated links."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def test_from_launch_to_first_loss_to_stop(client, record_property):
     assert prediction_s <= run.ranks[0].origin_unix_s + run.steps()[0].end_s
 
     processes = processes_of_run(run.path, run.status().pid)
-    assert len(processes) >= 5  # torchrun and four ranks
+    assert len(processes) >= 5  # the launcher and four ranks
     began = time.monotonic()
     status = client.stop(run.id)
     stop_s = time.monotonic() - began
@@ -144,7 +144,7 @@ def test_a_stop_while_torch_is_imported_leaves_nothing(client):
     assert processes_of_run(run.path) == []
 
 
-def test_two_torchrun_agents_with_node_ranks_are_one_run(tmp_path, monkeypatch):
+def test_two_launchers_with_node_ranks_are_one_run(tmp_path, monkeypatch):
     monkeypatch.setenv("HETPLANNER_HOME", str(tmp_path))
     plan, config = tiny_plan(), TrainConfig(steps=3)
     _, directory = create_run_directory(plan, config)

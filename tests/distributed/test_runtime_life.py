@@ -1,4 +1,4 @@
-"""Life and death of a run: torchrun, stopping, a killed rank, sockets, bad input."""
+"""Life and death of a run: its launcher, stopping, a killed rank, sockets, bad input."""
 
 import itertools
 import json
@@ -12,10 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from patience import HANG_S, stretched
+from patience import HANG_S, stretched, until
 
 from hetplanner.errors import InvalidInput, Preempted
+from hetplanner.launchers.interface import LAUNCH
 from hetplanner.launchers.local import free_loopback_port
+from hetplanner.launchers.torchrun import TORCHRUN
 from hetplanner.plan.files.checkpoints import checkpoint_steps
 from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.plan.train import TrainConfig
@@ -162,7 +164,7 @@ def test_wrong_number_of_ranks_is_refused(tmp_path: Path) -> None:
     assert "plan: has 2 ranks, but 3 processes were started" in ranks.lines(0, "error")[0]["text"]
 
 
-def torchrun(
+def launched(
     plan: Path,
     out: Path,
     port: int,
@@ -173,9 +175,11 @@ def torchrun(
     ranks: int = 4,
     cwd=None,
     host: str | None = None,
+    starting: tuple[str, ...] = LAUNCH,
 ) -> subprocess.Popen:
+    """What starts the ranks of a host: the launcher of ours, or torchrun, which takes the same line."""
     backend = "hetplanner-loopback" if host is None else "hetplanner"
-    command = [sys.executable, "-m", "torch.distributed.run", f"--rdzv-backend={backend}"]
+    command = [sys.executable, *starting, f"--rdzv-backend={backend}", "--max-restarts=0", "--log-dir=/dev/null"]
     command += [f"--rdzv-endpoint=127.0.0.1:{port}", f"--nnodes={nodes}", f"--nproc-per-node={ranks}"]
     command += [f"--rdzv-conf=rank={node}"] if nodes > 1 else []
     command += [
@@ -201,10 +205,10 @@ def listening(process: psutil.Process) -> set[str]:
     return {c.laddr.ip for p in family for c in p.net_connections(kind="inet") if c.status == psutil.CONN_LISTEN}
 
 
-def test_torchrun_listens_on_loopback_only(tmp_path: Path) -> None:
+def test_launcher_and_ranks_listen_on_loopback_only(tmp_path: Path) -> None:
     save_plan(chain_plan([2, 2], [4]), tmp_path / "plan.json")
     run_dir = tmp_path / "run"
-    agent = torchrun(tmp_path / "plan.json", run_dir, free_loopback_port(), steps=FOREVER)
+    agent = launched(tmp_path / "plan.json", run_dir, free_loopback_port(), steps=FOREVER)
     try:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not (run_dir / "prediction.json").exists():
@@ -232,10 +236,13 @@ def wait_for(agents: list[subprocess.Popen[str]]) -> None:
     assert [a.returncode for a in agents] == [0] * len(agents), outputs
 
 
-def test_two_torchrun_agents_make_one_run(tmp_path: Path) -> None:
+def test_a_launcher_and_a_torchrun_make_one_run(tmp_path: Path) -> None:
     save_plan(chain_plan([2, 2], [4]), tmp_path / "plan.json")
     run_dir, port = tmp_path / "run", free_loopback_port()
-    agents = [torchrun(tmp_path / "plan.json", run_dir, port, steps=3, nodes=2, node=n, ranks=2) for n in (0, 1)]
+    agents = [
+        launched(tmp_path / "plan.json", run_dir, port, steps=3, nodes=2, node=n, ranks=2, starting=starting)
+        for n, starting in enumerate((LAUNCH, TORCHRUN))
+    ]
     wait_for(agents)
     steps = [
         sum('"type": "step"' in x for x in (run_dir / f"rank-{r}.jsonl").read_text().splitlines()) for r in range(4)
@@ -244,12 +251,12 @@ def test_two_torchrun_agents_make_one_run(tmp_path: Path) -> None:
 
 
 def test_ranks_of_a_host_need_not_follow_one_another(tmp_path: Path) -> None:
-    """The plan's ranks 0 and 2 are on one host, 1 and 3 on another: torchrun would number them 0, 1 and 2, 3."""
+    """The plan's ranks 0 and 2 are on one host, 1 and 3 on another: torch's agent would number them 0, 1 and 2, 3."""
     plan = chain_plan([2, 2], [4], cluster=hosted({"d0": "a", "d1": "b", "d2": "a", "d3": "b"}))
     save_plan(plan, tmp_path / "plan.json")
     run_dir, port = tmp_path / "run", free_loopback_port()
     agents = [
-        torchrun(tmp_path / "plan.json", run_dir, port, steps=3, nodes=2, node=n, ranks=2, host=host)
+        launched(tmp_path / "plan.json", run_dir, port, steps=3, nodes=2, node=n, ranks=2, host=host)
         for n, host in enumerate("ab")
     ]
     wait_for(agents)
@@ -262,15 +269,29 @@ def test_ranks_of_a_host_need_not_follow_one_another(tmp_path: Path) -> None:
         assert losses == [line["loss_sum"] for line in alone.lines(rank, "step")]
 
 
-def test_a_torchrun_on_a_host_that_the_plan_does_not_know_ends_in_one_line(tmp_path: Path) -> None:
+def test_a_launcher_on_a_host_that_the_plan_does_not_know_ends_in_one_line(tmp_path: Path) -> None:
     plan = chain_plan([2, 2], [4], cluster=hosted({"d0": "a", "d1": "a", "d2": "a", "d3": "b"}))
     save_plan(plan, tmp_path / "plan.json")
     unknown, too_few = "HETPLANNER_HOST: 'c' is no host of the plan (a, b)", "use --nproc-per-node=3"
     for host, ranks, message in (("c", 1, unknown), ("a", 2, too_few)):
-        agent = torchrun(tmp_path / "plan.json", tmp_path / "run", 0, steps=1, ranks=ranks, host=host)
+        agent = launched(tmp_path / "plan.json", tmp_path / "run", 0, steps=1, ranks=ranks, host=host)
         output = agent.communicate(timeout=HANG_S)[0]
         assert agent.returncode != 0
         assert message in output
+    assert not (tmp_path / "run").exists()
+
+
+def test_ranks_that_wait_for_the_first_host_end_with_their_launcher_and_it_with_one_of_them(tmp_path: Path) -> None:
+    save_plan(chain_plan([2, 2], [4]), tmp_path / "plan.json")
+    port = free_loopback_port()  # at which no process listens
+    for victim, signum in ((0, signal.SIGKILL), (1, signal.SIGTERM)):
+        agent = launched(tmp_path / "plan.json", tmp_path / "run", port, steps=1, nodes=2, node=1, ranks=2)
+        until(lambda agent=agent: len(psutil.Process(agent.pid).children()) == 2)
+        family = [psutil.Process(agent.pid), *psutil.Process(agent.pid).children()]
+        family[victim].send_signal(signum)
+        assert agent.wait(HANG_S) == -signum
+        until(lambda family=family: not any(process.is_running() for process in family[1:]))
+        agent.communicate()
     assert not (tmp_path / "run").exists()
 
 
@@ -283,7 +304,7 @@ def test_hosts_with_other_data_under_the_same_name_are_told_so(tmp_path: Path) -
         (host / "text.txt").write_text(text)
         data = ("--data", "/proc/self/cwd/text.txt")  # the same path on either host
         agents.append(
-            torchrun(tmp_path / "plan.json", run_dir, port, *data, steps=3, nodes=2, node=node, ranks=1, cwd=host)
+            launched(tmp_path / "plan.json", run_dir, port, *data, steps=3, nodes=2, node=node, ranks=1, cwd=host)
         )
     try:
         outputs = [agent.communicate(timeout=HANG_S)[0] for agent in agents]

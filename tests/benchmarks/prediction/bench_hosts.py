@@ -3,7 +3,7 @@
     python tests/benchmarks/prediction/bench_hosts.py [--steps 20] [--repeat 1] [--only 2x2] [--undisturbed] [--probed]
         [--json]
 
-Every setting is a bed of hosts of its own (`tests/host_bed.py`), on each of which torchrun starts the host's ranks as
+Every setting is a bed of hosts of its own (`tests/host_bed.py`), on each of which a launcher starts the host's ranks as
 the README says. Measured is the median of a step's seconds, without the first three steps, over all ranks.
 
 * `predicted` is what rank 0 writes before step 1, and `error` is of this.
@@ -42,6 +42,7 @@ from patience import HANG_S, until
 
 from hetplanner.cluster.formats.cluster_files import load_cluster, save_cluster
 from hetplanner.cluster.model import Cluster
+from hetplanner.launchers.interface import LAUNCH
 from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.placement import ADDRESS_VARIABLE, HOST_VARIABLE, ranks_by_host
@@ -160,12 +161,12 @@ class Outcome:
 
 
 def start(bed: HostBed, plan: Plan, folders: dict[str, Path]) -> list[subprocess.Popen[str]]:
-    """One torchrun on each host, the first node first."""
+    """One launcher on each host, the first node first."""
     hosts = ranks_by_host(plan)
     endpoint = f"{bed.address(next(iter(hosts)))}:{STORE_PORT}"
     started = []
     for node, (host, ranks) in enumerate(hosts.items()):
-        argv = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=hetplanner"]
+        argv = [sys.executable, *LAUNCH, "--rdzv-backend=hetplanner"]
         argv += [f"--rdzv-endpoint={endpoint}", f"--rdzv-conf=rank={node}", f"--nnodes={len(hosts)}"]
         argv += [f"--nproc-per-node={len(ranks)}", "--max-restarts=0", "--log-dir=/dev/null"]
         argv += ["-m", "hetplanner.runtime.worker", str(folders[host] / "plan.json")]

@@ -70,7 +70,7 @@ class Scene:
                 name = Path(os.readlink(f"/proc/{process.pid}/fd/1")).name.removesuffix(" (deleted)")
                 words = process.cmdline()
                 if name == "launcher.txt" and (
-                    "torch.distributed.run" in words or "hetplanner.swarm.launch.rehearse" in words
+                    "hetplanner.runtime.launch" in words or "hetplanner.swarm.launch.rehearse" in words
                 ):
                     found["launcher"] = process
                 elif name.startswith("log-of-"):

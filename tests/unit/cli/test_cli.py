@@ -236,10 +236,10 @@ def test_several_connections_are_of_real_links_and_static_runs(call, tmp_path):
     assert call("train", "plan.json", "--connections", "2", "--dry-run").returncode == 0
 
 
-def test_train_dry_run_prints_the_torchrun_line_and_starts_nothing(call, tmp_path):
+def test_train_dry_run_prints_the_line_and_starts_nothing(call, tmp_path):
     plan_file(call, tmp_path)
     done = call("train", "plan.json", "--emulate-links", "--dry-run")
-    assert "torch.distributed.run" in done.stdout or "torchrun" in done.stdout
+    assert "-m hetplanner.runtime.launch --rdzv-backend" in done.stdout
     assert "hetplanner.runtime.worker" in done.stdout
     assert not list((tmp_path / "home").glob("runs/*"))
     assert not (tmp_path / "home" / "agent").exists()

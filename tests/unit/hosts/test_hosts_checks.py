@@ -380,8 +380,8 @@ def test_while_all_run_or_have_ended_well_nothing_is_wrong():
             "3 processes",
         ),
         ({"state": {"ended": True, "exit_code": 1, "ranks": {1: 1}}}, 4, "rank 1 (d1, host b) ended with exit code 1"),
-        ({"state": {"ended": True, "exit_code": 3}}, 4, "host b: torchrun ended with exit code 3"),
-        ({"state": {"ended": True, "exit_code": 1, "ranks": {0: -9, 3: -9}}}, 4, "host b: torchrun ended with"),
+        ({"state": {"ended": True, "exit_code": 3}}, 4, "host b: its launcher ended with exit code 3"),
+        ({"state": {"ended": True, "exit_code": 1, "ranks": {0: -9, 3: -9}}}, 4, "host b: its launcher ended with"),
     ],
 )
 def test_what_went_wrong_is_told_with_the_host(changed, code, words):

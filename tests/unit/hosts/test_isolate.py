@@ -99,7 +99,7 @@ def test_where_the_system_allows_none_the_run_is_as_before_and_says_so(monkeypat
 def test_several_torchruns_are_told_to_be_open(tmp_path):
     request = LocalLauncher(nodes=2).request(chain_plan(shares=(2, 2), cuts=(4,)), tmp_path, TrainConfig())
     assert not [c for c in request.commands if MODULE in c.argv]
-    assert "2 torchruns" in request.warnings[0]
+    assert "2 launchers" in request.warnings[0]
 
 
 def test_a_notebook_is_warned_too(monkeypatch, tmp_path):

@@ -13,7 +13,7 @@ from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.launchers.capacity import Machine, check_capacity, estimated_rank_bytes, this_machine
 from hetplanner.launchers.disk import disk_need
 from hetplanner.launchers.hosts_file import HostEntry, Hosts, Slurm, place_hosts
-from hetplanner.launchers.interface import SWARM_HOST_MODULE, HostCommand, LaunchRequest
+from hetplanner.launchers.interface import LAUNCH, SWARM_HOST_MODULE, HostCommand, LaunchRequest
 from hetplanner.launchers.isolate import why_open
 from hetplanner.launchers.local import LocalLauncher, free_loopback_port
 from hetplanner.launchers.registry import LAUNCHERS, OVER_HOSTS, make_launcher
@@ -104,8 +104,9 @@ def test_every_host_gets_its_ranks_its_number_and_one_endpoint(over_hosts):
     assert [(c.host, c.num_ranks) for c in request.commands] == [("b", 2), ("a", 2)]
     first = request.commands[0].env["HETPLANNER_ADDRESS"]
     for node, command in enumerate(request.commands):
-        assert command.argv[1:11] == (
-            *("-m", "torch.distributed.run", "--rdzv-backend=hetplanner", f"--rdzv-endpoint={first}:29500"),
+        starting = ("-m", "torch.distributed.run") if over_hosts.name == "torchrun" else LAUNCH
+        assert command.argv[1 : len(starting) + 9] == (
+            *(*starting, "--rdzv-backend=hetplanner", f"--rdzv-endpoint={first}:29500"),
             *("--nnodes=2", f"--rdzv-conf=rank={node}", "--nproc-per-node=2"),
             *("--max-restarts=0", "--log-dir=/dev/null", "-m"),
         )
@@ -195,7 +196,7 @@ def test_local_is_what_a_person_would_type(plan):
     assert bool(request.warnings) == (not closed)
     assert command.argv[:-3] == (
         *closed,
-        *(sys.executable, "-m", "torch.distributed.run"),
+        *(sys.executable, *LAUNCH),
         "--rdzv-backend=hetplanner-loopback",
         "--rdzv-endpoint=127.0.0.1:29555",
         "--nnodes=1",

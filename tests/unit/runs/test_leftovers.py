@@ -66,6 +66,6 @@ def test_a_models_parts_stay_where_they_are_the_model_and_nothing_of_others_goes
     remove_leftovers(RunDirectory(tmp_path / "gone"), is_over=True)
 
 
-def test_torchrun_makes_no_folder_of_its_own(tmp_path):
+def test_a_launcher_makes_no_folder_of_its_own(tmp_path):
     (command,) = LocalLauncher().request(chain_plan(shares=(1, 1), cuts=(4,)), tmp_path, TrainConfig()).commands
     assert "--log-dir=/dev/null" in command.argv

@@ -115,7 +115,7 @@ def test_a_rehearsal_is_planned_anew_proposed_and_launched_only_with_the_token(a
     assert proposal is not None
     assert not model.launch.preparing
     assert proposal.config.emulate_links
-    assert "torch.distributed.run" in proposal.request.script()
+    assert "hetplanner.runtime.launch" in proposal.request.script()
     model.launch.confirm()
     assert "launch token" in errors(app)[-1]
     assert model.fake_agent.started == []
