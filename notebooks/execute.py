@@ -27,8 +27,8 @@ from playwright.sync_api import Page, sync_playwright
 from hetplanner.runs.agent.client import AgentClient
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "tests"))
-from find_browser import find_browser
+sys.path.insert(0, str(HERE.parent))
+from tests.support.pages.find_browser import find_browser
 
 WIDTH_PX, SCALE, COLOURS = 1400, 1.5, 256
 FLOWING_PX = 1120

@@ -5,12 +5,12 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from find_browser import BrowserMissing, find_browser
 from playwright.sync_api import Browser, BrowserContext, expect
-from served_dashboard import PATIENCE_MS, REPOSITORY, Server, Visit
 
 from hetplanner.runs.agent.client import AgentClient
 from hetplanner.runs.agent.connection import find_agent
+from tests.support.pages.find_browser import BrowserMissing, find_browser
+from tests.support.pages.served_dashboard import PATIENCE_MS, REPOSITORY, Server, Visit
 
 CHROMIUM_FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",

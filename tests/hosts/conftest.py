@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from host_bed import HostBed, HostSpec
-from hosts.netns import CAN_MAKE, NEEDS_ROOT
-from hosts.ssh_lab import HOSTS
+
+from tests.support.hosts.host_bed import HostBed, HostSpec
+from tests.support.hosts.launches.ssh_lab import HOSTS
+from tests.support.hosts.netns import CAN_MAKE, NEEDS_ROOT
 
 
 @pytest.fixture

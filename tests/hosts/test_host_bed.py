@@ -9,11 +9,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from host_bed import HostBed, HostSpec
-from hosts import host_tools, netns
-from hosts.measured import iperf_rate, of_frames, stream_rates
-from hosts.netns import BedError
-from patience import stretched, until
+
+from tests.support.hosts import host_tools, netns
+from tests.support.hosts.host_bed import HostBed, HostSpec
+from tests.support.hosts.measured import iperf_rate, of_frames, stream_rates
+from tests.support.hosts.netns import BedError
+from tests.support.processes.patience import stretched, until
 
 pytestmark = pytest.mark.distributed
 
@@ -30,7 +31,7 @@ signal.pause()
 """
 BED_OF_ANOTHER = """
 import time
-from host_bed import HostBed, HostSpec
+from tests.support.hosts.host_bed import HostBed, HostSpec
 bed = HostBed([HostSpec("a")]).__enter__()
 bed.popen("a", ["sleep", "1000"])
 print(bed.prefix, flush=True)

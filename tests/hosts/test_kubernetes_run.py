@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from factories import chain_plan
-from host_bed import HostBed, HostSpec
-from hosts import netns
-from hosts.pod_bed import PodBed
-from patience import until
 
 from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.runs.run import Run, open_run
+from tests.support.hosts import netns
+from tests.support.hosts.host_bed import HostBed, HostSpec
+from tests.support.hosts.launches.pod_bed import PodBed
+from tests.support.plans.factories import chain_plan
+from tests.support.processes.patience import until
 
 pytestmark = pytest.mark.distributed
 

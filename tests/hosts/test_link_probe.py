@@ -7,9 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from host_bed import PORT, HostBed, HostSpec
-from hosts.shaping import limit_connections
-from patience import HANG_S, stretched
 
 from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.cluster.measured import LINKS_FILE, MEASURED_CLUSTER_FILE, Measured, differences, load_measured
@@ -17,7 +14,10 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.placement import ranks_by_host
 from hetplanner.plan.train import TrainConfig
 from tests.benchmarks.prediction.bench_hosts import start, write_run
-from tests.factories import chain_plan
+from tests.support.hosts.host_bed import PORT, HostBed, HostSpec
+from tests.support.hosts.shaping import limit_connections
+from tests.support.plans.factories import chain_plan
+from tests.support.processes.patience import HANG_S, stretched
 
 pytestmark = pytest.mark.distributed
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_bed import HEAD, HostBed, HostSpec
-from patience import HANG_S, stretched, until
 
 from hetplanner.cluster.formats.cluster_files import load_cluster, save_cluster
+from tests.support.hosts.host_bed import HEAD, HostBed, HostSpec
+from tests.support.processes.patience import HANG_S, stretched, until
 
 pytestmark = pytest.mark.distributed
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from host_bed import HEAD, HostBed, HostSpec
-from patience import until
 from test_probe_of_hosts import FRAMES, Lab
 
 from hetplanner.ui.jobs.probe_jobs import ProbeJob, ProbeJobs, ProbeRequest
+from tests.support.hosts.host_bed import HEAD, HostBed, HostSpec
+from tests.support.processes.patience import until
 
 pytestmark = pytest.mark.distributed
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from factories import chain_plan
-from host_bed import HEAD, HostBed, HostSpec
-from hosts import netns
-from hosts.slurm_bed import SlurmBed, hosts_file
-from patience import HANG_S, until
 
 from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.runs.run import Run, open_run
+from tests.support.hosts import netns
+from tests.support.hosts.host_bed import HEAD, HostBed, HostSpec
+from tests.support.hosts.launches.slurm_bed import SlurmBed, hosts_file
+from tests.support.plans.factories import chain_plan
+from tests.support.processes.patience import HANG_S, until
 
 pytestmark = pytest.mark.distributed
 

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import psutil
 import pytest
-from factories import chain_plan
-from host_bed import HEAD, HostBed
-from hosts import netns
-from hosts.cloud import Aws
-from hosts.ssh_lab import END_AGENT, HETPLANNER, HOSTS, Lab
-from patience import HANG_S, until
 
 from hetplanner.errors import Preempted
 from hetplanner.liveness.processes import RUN_MARK
 from hetplanner.plan.files.plan_files import load_plan, save_plan
 from hetplanner.plan.placement import ranks_by_host
 from hetplanner.runs.run import Run
+from tests.support.hosts import netns
+from tests.support.hosts.cloud import Aws
+from tests.support.hosts.host_bed import HEAD, HostBed
+from tests.support.hosts.launches.ssh_lab import END_AGENT, HETPLANNER, HOSTS, Lab
+from tests.support.plans.factories import chain_plan
+from tests.support.processes.patience import HANG_S, until
 
 pytestmark = pytest.mark.distributed
 
@@ -270,7 +270,7 @@ def test_a_run_goes_on_without_a_host_under_a_plan_made_anew(first):
     assert run.read_all().resumed()[0] == FIRST_STEPS
     before, after = first.run.read_all().losses(), run.losses()
     assert [step for step, _ in after] == list(range(FIRST_STEPS, steps))
-    assert all(loss < before[0][1] for _, loss in after)  # equal losses: tests/distributed/test_resume_other_plan.py
+    assert all(loss < before[0][1] for _, loss in after)  # equal losses: test_resume_other_plan.py
 
 
 def test_a_run_goes_on_by_itself_without_a_host_and_with_it_when_it_is_back(lab):
@@ -302,7 +302,7 @@ def test_a_run_goes_on_by_itself_without_a_host_and_with_it_when_it_is_back(lab)
     for run in (first, second, third):
         losses |= dict(run.read_all().losses())
     assert sorted(losses) == list(range(steps))
-    assert losses[steps - 1] < losses[0]  # equal losses: tests/distributed/test_resume_other_plan.py
+    assert losses[steps - 1] < losses[0]  # equal losses: test_resume_other_plan.py
 
 
 def audit(lab: Lab, event: str) -> list[dict]:

@@ -3,16 +3,16 @@
 import signal
 
 import pytest
-from factories import slow_swarm
-from host_bed import HostBed, HostSpec
-from hosts import netns
-from hosts.swarm_lab import SwarmLab
-from patience import HANG_S
 
 from hetplanner.errors import Preempted
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.reading.swarm_history import WAYS_TO_GO
 from hetplanner.runtime.train.reference import train_reference
+from tests.support.hosts import netns
+from tests.support.hosts.host_bed import HostBed, HostSpec
+from tests.support.hosts.launches.swarm_lab import SwarmLab
+from tests.support.plans.factories import slow_swarm
+from tests.support.processes.patience import HANG_S
 
 pytestmark = pytest.mark.distributed
 

@@ -9,10 +9,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from factories import swarm_plan
-from host_bed import HEAD, HostBed
-from hosts.ssh_lab import HETPLANNER, HOSTS, Lab
-from patience import until
 
 from hetplanner.plan.elastic.model import ElasticPlan, ElasticTimes
 from hetplanner.plan.files.stage_checkpoints import steps_of_names
@@ -21,6 +17,10 @@ from hetplanner.runs.reading.swarm_history import SwarmHistory
 from hetplanner.runs.run import Run
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.presets import preset
+from tests.support.hosts.host_bed import HEAD, HostBed
+from tests.support.hosts.launches.ssh_lab import HETPLANNER, HOSTS, Lab
+from tests.support.plans.factories import swarm_plan
+from tests.support.processes.patience import until
 
 pytestmark = pytest.mark.distributed
 

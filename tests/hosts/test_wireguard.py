@@ -6,15 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from documentation import blocks
-from factories import chain_plan
-from host_bed import HEAD, PORT, HostBed, HostSpec
-from hosts import packet_counts
-from hosts.host_tools import program
-from patience import HANG_S, until
 
 from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.runs.run import open_run
+from tests.support.hosts import packet_counts
+from tests.support.hosts.host_bed import HEAD, PORT, HostBed, HostSpec
+from tests.support.hosts.host_tools import program
+from tests.support.plans.factories import chain_plan
+from tests.support.processes.patience import HANG_S, until
+from tests.support.repository.documentation import blocks
 
 pytestmark = pytest.mark.distributed
 

@@ -17,7 +17,6 @@ import sys
 from itertools import permutations
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from hetplanner.plan.model import Plan

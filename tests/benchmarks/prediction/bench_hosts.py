@@ -3,7 +3,7 @@
     python tests/benchmarks/prediction/bench_hosts.py [--steps 20] [--repeat 1] [--only 2x2] [--undisturbed] [--probed]
         [--json]
 
-Every setting is a bed of hosts of its own (`tests/host_bed.py`), on each of which a launcher starts the host's ranks as
+A setting is a bed of hosts (`tests/support/hosts/host_bed.py`), on each of which a launcher starts the host's ranks as
 the README says. Measured is the median of a step's seconds, without the first three steps, over all ranks.
 
 * `predicted` is what rank 0 writes before step 1, and `error` is of this.
@@ -32,13 +32,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[3]))
-
-from host_bed import HEAD, PORT, HostBed, HostSpec
-from hosts.netns import processes
-from hosts.shaping import limit_connections
-from patience import HANG_S, until
 
 from hetplanner.cluster.formats.cluster_files import load_cluster, save_cluster
 from hetplanner.cluster.model import Cluster
@@ -51,7 +45,11 @@ from hetplanner.runtime.measure.prediction import PREDICTION_FILE
 from hetplanner.workload.presets import preset
 from hetplanner.workload.workload import Workload
 from tests.benchmarks.prediction.bench_prediction import with_codec
-from tests.factories import chain_plan
+from tests.support.hosts.host_bed import HEAD, PORT, HostBed, HostSpec
+from tests.support.hosts.netns import processes
+from tests.support.hosts.shaping import limit_connections
+from tests.support.plans.factories import chain_plan
+from tests.support.processes.patience import HANG_S, until
 
 ROOT = Path(__file__).parents[3]
 STORE_PORT = 29500

@@ -33,7 +33,7 @@ from hetplanner.planners.registry import make_planner
 from hetplanner.runs.run import Run
 from hetplanner.workload.presets import preset
 from tests.benchmarks.prediction.bench_prediction import with_codec
-from tests.distributed.real_ranks import train
+from tests.support.training.real_ranks import train
 
 CLUSTER = Path(__file__).parents[3] / "sample_clusters" / "continents_4_sites_8.json"
 STAGES, REPLICAS = 4, 2

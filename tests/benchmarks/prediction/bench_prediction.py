@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from hetplanner.cluster.model import Cluster
@@ -26,8 +25,8 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.schema import checked
 from hetplanner.workload.presets import preset
 from hetplanner.workload.workload import Workload
-from tests.distributed.real_ranks import Ranks, train
-from tests.factories import chain_plan
+from tests.support.plans.factories import chain_plan
+from tests.support.training.real_ranks import Ranks, train
 
 LINKS = [  # bandwidth, one-way latency between the sites i and i + 1 (and so on round)
     ("1 Gbit/s", "2 ms"),

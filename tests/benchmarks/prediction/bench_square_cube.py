@@ -26,7 +26,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import psutil
@@ -42,8 +41,8 @@ from hetplanner.runtime.model.stage import StageRunner
 from hetplanner.simulator.simulation import summarise_plan
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
-from tests.distributed.real_ranks import Ranks, start_ranks
-from tests.factories import chain_plan, small_cluster
+from tests.support.plans.factories import chain_plan, small_cluster
+from tests.support.training.real_ranks import Ranks, start_ranks
 
 SEQ_LEN, MICRO_BATCH, MICRO_BATCHES = 64, 4, 10
 IN_FLIGHT = 6

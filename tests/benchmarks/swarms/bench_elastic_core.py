@@ -19,13 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from elastic_ablations import ABLATIONS
+sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from hetplanner.elastic.protocol.settings import ElasticSettings
 from hetplanner.elastic.simulation.simulation import NO_FAULTS, Faults, Simulation
 from hetplanner.plan.elastic.settings import WIRING_RULES
+from tests.support.swarms.elastic_ablations import ABLATIONS
 
 MEAN_JITTER = 1.05
 """Of the simulated compute times."""

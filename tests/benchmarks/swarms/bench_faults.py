@@ -30,14 +30,14 @@ from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import psutil
-from factories import chain_plan, slow_swarm, small_cluster
 from fault_injection import STATIC_KINDS, SWARM_KINDS, Scene, inject
 
 from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.workload.presets import preset
+from tests.support.plans.factories import chain_plan, slow_swarm, small_cluster
 
 DISK_BYTES = 2**28
 POLL_S = 0.02

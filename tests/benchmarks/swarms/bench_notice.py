@@ -13,15 +13,13 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[3]))
-
-from factories import slow_swarm
-from host_bed import HostBed, HostSpec
-from hosts.swarm_lab import SwarmLab
 
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.reading.swarm_history import WAYS_TO_GO
+from tests.support.hosts.host_bed import HostBed, HostSpec
+from tests.support.hosts.launches.swarm_lab import SwarmLab
+from tests.support.plans.factories import slow_swarm
 
 MICRO_BATCHES, SPEED = 8, 8.0
 

@@ -21,11 +21,9 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from factories import small_cluster, swarm_plan
 from static_restarts import run_static
-from swarm_runs import events_of, losses_of, reference_losses, small_spec, undisturbed_losses
 
 from hetplanner.cost.elastic.steady_state import steady_state_plan
 from hetplanner.cost.elastic.swarm_costs import expected_speeds
@@ -36,6 +34,8 @@ from hetplanner.swarm.launch.faults import MATE, Fault, FaultInjector, draw_faul
 from hetplanner.swarm.launch.network_proxy import NetworkProxy
 from hetplanner.swarm.launch.rehearsal import Rehearsal
 from hetplanner.swarm.spec import spec_of
+from tests.support.plans.factories import small_cluster, swarm_plan
+from tests.support.swarms.swarm_runs import events_of, losses_of, reference_losses, small_spec, undisturbed_losses
 
 UNLIKE = (3.0, 3.0, 3.0, 1.5, 1.5, 1.5, 1.0, 1.0, 1.0)
 """Of the peers in order of joining: the coordinator gives every stage one of each."""

@@ -8,13 +8,12 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from factories import small_cluster
-from own_loop import finish
+sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from hetplanner.swarm.launch.links import Links, create_links
 from hetplanner.swarm.wire.endpoint import Endpoint
+from tests.support.plans.factories import small_cluster
+from tests.support.processes.own_loop import finish
 
 PIECES = 10
 

@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from hetplanner.plan.files.checkpoints import checkpoint_steps
 from hetplanner.swarm.peer.engine import FORWARD_SHARE
-from tests.distributed.real_ranks import start_ranks
-from tests.factories import chain_plan, small_cluster
+from tests.support.plans.factories import chain_plan, small_cluster
+from tests.support.training.real_ranks import start_ranks
 
 POLL_S = 0.02
 

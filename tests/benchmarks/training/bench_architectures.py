@@ -2,8 +2,8 @@
 
     python tests/benchmarks/training/bench_architectures.py [--steps 20] [--only gpt2 vit] [--json]
 
-Every configuration of `tests/architectures.py` is captured, two ranks train its two halves, and the losses are held
-against those of one process: the largest relative difference over all steps.
+Every configuration of `tests/support/models/architectures.py` is captured, two ranks train its two halves, and the
+losses are held against those of one process: the largest relative difference over all steps.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from hetplanner.errors import HetplannerError
-from tests.architectures import ARCHITECTURES, captured, losses_in_two_stages
+from tests.support.models.architectures import ARCHITECTURES, captured, losses_in_two_stages
 
 
 @dataclass

@@ -15,7 +15,6 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import torch
@@ -25,7 +24,7 @@ from hetplanner.plan.model import Plan
 from hetplanner.runtime.train.data import open_batches
 from hetplanner.workload.transformer import BoundaryLayers
 from tests.benchmarks.training.bench_fusionllm import InOneProcess, config_of, gpt, step_bytes, with_codecs
-from tests.factories import chain_plan
+from tests.support.plans.factories import chain_plan
 
 VARIANTS: dict[str, tuple[str | None, str | None]] = {
     "none": (None, None),

@@ -14,14 +14,13 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-import captured_models
+sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from hetplanner.capture.assemble import capture_workload
 from hetplanner.capture.huggingface import config_factory
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.rng import RngKey
+from tests.support.models import captured_models
 
 ROUNDS, WARMUP = 60, 5
 GPT2_TINY = {"model_type": "gpt2", "n_layer": 6, "n_embd": 128, "n_head": 4, "vocab_size": 256, "n_positions": 64}

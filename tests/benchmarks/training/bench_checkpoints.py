@@ -25,7 +25,6 @@ import time
 from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from hetplanner.liveness.heartbeat import read_heartbeats
@@ -34,7 +33,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.agent.client import AgentClient
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
-from tests.factories import chain_plan
+from tests.support.plans.factories import chain_plan
 
 BYTES_PER_WEIGHT = 12
 """Of a checkpoint: the weight and AdamW's two moments, float32."""

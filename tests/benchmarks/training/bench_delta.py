@@ -16,7 +16,6 @@ import tempfile
 from itertools import pairwise
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import torch
@@ -31,9 +30,9 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.train.data import open_batches
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
-from tests.captured_models import Residual
-from tests.factories import chain_plan
-from tests.threaded_ranks import ThreadedRanks
+from tests.support.models.captured_models import Residual
+from tests.support.plans.factories import chain_plan
+from tests.support.training.threaded_ranks import ThreadedRanks
 
 TEXT_BYTES = 2**14
 VALIDATION_STEPS = 8

@@ -34,7 +34,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import numpy as np
@@ -59,8 +58,8 @@ from hetplanner.workload.presets import preset
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 from tests.benchmarks.training.noisy_digits import write_noisy_digits
-from tests.distributed.real_ranks import start_ranks
-from tests.factories import chain_plan
+from tests.support.plans.factories import chain_plan
+from tests.support.training.real_ranks import start_ranks
 
 RESULTS = Path(__file__).with_name("fusionllm.json")
 SLOW_MBIT = 8.0

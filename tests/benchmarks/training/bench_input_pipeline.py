@@ -29,14 +29,12 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[3]))
-
-from factories import tiny_workload
 
 from hetplanner.data.documents import IGNORED
 from hetplanner.data.registry import open_data
 from hetplanner.runtime.train.data import Batches
+from tests.support.plans.factories import tiny_workload
 
 MICRO_BATCH = 8
 WORKERS = (0, 1, 2, 4)

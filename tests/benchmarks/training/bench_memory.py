@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from hetplanner.cost.check import peak_bytes
@@ -34,7 +33,7 @@ from hetplanner.runs.run import Run
 from hetplanner.workload.fine_tuning import Adapters, FineTuning
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
-from tests.factories import chain_plan
+from tests.support.plans.factories import chain_plan
 
 STEPS, PATIENCE_S, POLL_S = 4, 600.0, 0.02
 TINY: dict[str, Any] = {"vocab": 256, "hidden": 16, "heads": 2, "ffn": 64, "layers": 4}

@@ -48,7 +48,7 @@ from hetplanner.runtime.train.executor import Executor
 from hetplanner.runtime.train.optimizers import StageOptimizer
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
-from tests.factories import chain_plan, small_cluster
+from tests.support.plans.factories import chain_plan, small_cluster
 
 LAYERS, MICRO_BATCHES = 8, 8
 CONFIG = TrainConfig(steps=10_000, seed=0, learning_rate=1e-3)

@@ -11,7 +11,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from hetplanner.codecs.spec import Codec
@@ -19,8 +18,8 @@ from hetplanner.plan.model import OuterOptimizer, Plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
-from tests.distributed.real_ranks import train
-from tests.factories import chain_plan
+from tests.support.plans.factories import chain_plan
+from tests.support.training.real_ranks import train
 
 INT8, TOPK, POWER = Codec(name="int8"), Codec(name="topk", ratio=100.0), Codec(name="powersgd", rank=8)
 OUTER = OuterOptimizer()

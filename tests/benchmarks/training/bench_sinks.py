@@ -18,16 +18,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[3]))
-
-from factories import chain_plan, small_cluster
 
 from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.runs.agent.client import AgentClient
 from hetplanner.runs.run import open_run
 from hetplanner.runs.sinks.registry import SINKS
 from hetplanner.workload.presets import preset
+from tests.support.plans.factories import chain_plan, small_cluster
 
 
 def step_s(plan: Path, steps: int, sinks: tuple[str, ...]) -> float:

@@ -18,14 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.workload.presets import preset
-from tests.distributed import real_ranks
-from tests.factories import chain_plan, small_cluster
+from tests.support.plans.factories import chain_plan, small_cluster
+from tests.support.training import real_ranks
 
 LEFT_OUT_S = 0.3
 """After a switch: the writing thread empties its queue every 0.2 s."""

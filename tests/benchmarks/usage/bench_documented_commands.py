@@ -13,9 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from documentation import ROOT, Scratch, run_all, shortened, stated_budget_s
+from tests.support.repository.documentation import ROOT, Scratch, run_all, shortened, stated_budget_s
 
 # Starting Python, importing, reading files, judging, bounds; commands without a budget train, simulate or capture.
 START_UP_S = 15.0

@@ -16,10 +16,10 @@ from collections import Counter
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from fuzz import Failure, Outcome, fuzz
-from readers import READERS
+from tests.support.files.fuzz import Failure, Outcome, fuzz
+from tests.support.files.readers import READERS
 
 SHOWN = 12
 

@@ -19,8 +19,8 @@ from playwright.sync_api import Page, sync_playwright
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from tests.benchmarks.usage.ui_page import FLAGS, SIZE
-from tests.find_browser import find_browser
-from tests.served_dashboard import Server, Visit
+from tests.support.pages.find_browser import find_browser
+from tests.support.pages.served_dashboard import Server, Visit
 
 LONG_MS = 600_000
 LOOK_MS = 8_000

@@ -14,11 +14,10 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from host_bed import HostBed, HostSpec
-from hosts.test_ssh_launcher import HOSTS, Lab
+from tests.hosts.test_ssh_launcher import HOSTS, Lab
+from tests.support.hosts.host_bed import HostBed, HostSpec
 
 ROUNDS = 3
 

@@ -17,13 +17,12 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from hetplanner.launchers.interface import LAUNCH, WORKER_MODULE
 from hetplanner.launchers.torchrun import TORCHRUN
 from hetplanner.plan.files.plan_files import save_plan
-from tests.factories import chain_plan
+from tests.support.plans.factories import chain_plan
 
 SHAPES: dict[int, tuple[list[int], list[int]]] = {1: ([4], []), 2: ([4], [4]), 4: ([2, 2], [4])}
 """By number of ranks: micro-batches of each replica, and where the model is cut."""

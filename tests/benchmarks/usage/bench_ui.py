@@ -14,7 +14,7 @@ loads: memory, files, threads and child processes of the server at rest after so
 sends what a browser sends, or `--by chromium` (limit: 50 MiB more after the last number than after the first).
 
 Chromium draws in software and shares the machine's cores with server, search and run: pessimistic numbers. The run is
-`tests/streamed_run.py`, which writes what a run writes and computes nothing.
+`tests/support/runs/streamed_run.py`, which writes what a run writes and computes nothing.
 """
 
 import argparse
@@ -42,7 +42,7 @@ from hetplanner.ui.shell.models.session import PAGES
 from tests.benchmarks.usage.ui_actions import actions, button, show, stop_search
 from tests.benchmarks.usage.ui_loads import grown, with_browser, with_client
 from tests.benchmarks.usage.ui_page import REPOSITORY, chromium, latency_ms, opened, outside, sees, settle
-from tests.served_dashboard import Server, Visit
+from tests.support.pages.served_dashboard import Server, Visit
 
 SEARCH_S = 55
 """Longest search without the right to launch is a minute."""
@@ -83,7 +83,7 @@ def serving() -> Iterator[Server]:
 @contextmanager
 def streaming(home: Path) -> Iterator[str]:
     """A run that streams into `home`; gives its id."""
-    command = [sys.executable, str(REPOSITORY / "tests" / "streamed_run.py"), str(home)]
+    command = [sys.executable, str(REPOSITORY / "tests/support/runs/streamed_run.py"), str(home)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

@@ -53,8 +53,8 @@ def open_page():
     """From starting the server to a page whose map is drawn and whose tabs can be clicked."""
     from playwright.sync_api import sync_playwright
 
-    sys.path.insert(0, str(Path(__file__).parents[2]))
-    from find_browser import find_browser
+    sys.path.insert(0, str(Path(__file__).parents[3]))
+    from tests.support.pages.find_browser import find_browser
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

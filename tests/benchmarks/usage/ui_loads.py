@@ -11,9 +11,9 @@ from playwright.sync_api import Browser
 from hetplanner.ui.shell.models.session import PAGES
 from tests.benchmarks.usage.ui_actions import show
 from tests.benchmarks.usage.ui_page import opened
-from tests.own_loop import finish
-from tests.page_client import PageClient, models
-from tests.served_dashboard import Server
+from tests.support.pages.page_client import PageClient, models
+from tests.support.pages.served_dashboard import Server
+from tests.support.processes.own_loop import finish
 
 MIB = 2**20
 AT_ONCE = 4

@@ -11,8 +11,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from tests.find_browser import find_browser
-from tests.served_dashboard import PATIENCE_MS, Visit
+from tests.support.pages.find_browser import find_browser
+from tests.support.pages.served_dashboard import PATIENCE_MS, Visit
 
 REPOSITORY = Path(__file__).parents[3]
 FLAGS = [

@@ -7,9 +7,7 @@ import holoviews as hv
 import pytest
 from bokeh.embed import file_html
 from bokeh.resources import INLINE
-from hostile import IMG, SCRIPT, SVG, hostile_cluster, hostile_plan, hostile_run
 from playwright.sync_api import Browser, Page, expect
-from served_dashboard import Dashboard, Server, Visit
 
 from hetplanner import plots
 from hetplanner.cluster.formats.cluster_files import cluster_to_json
@@ -17,6 +15,8 @@ from hetplanner.cost.estimate import estimate_plan
 from hetplanner.plots.report_page import report_page
 from hetplanner.runs.run import open_run
 from hetplanner.simulator.simulation import simulate
+from tests.support.files.hostile import IMG, SCRIPT, SVG, hostile_cluster, hostile_plan, hostile_run
+from tests.support.pages.served_dashboard import Dashboard, Server, Visit
 
 pytestmark = pytest.mark.browser
 PWNED = "window.pwned === undefined ? '' : String(window.pwned)"

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 import pytest
-from factories import sites_cluster
 from playwright.sync_api import Locator, Page, expect
-from served_dashboard import REPOSITORY, Visit
 
 from hetplanner.cluster.formats.cluster_files import cluster_to_json
+from tests.support.pages.served_dashboard import REPOSITORY, Visit
+from tests.support.plans.factories import sites_cluster
 
 pytestmark = pytest.mark.browser
 
@@ -184,7 +184,7 @@ def test_a_large_cluster_is_whole(server, visit):
 
 
 def test_no_section_of_a_run_is_cut_or_outside_the_window(own_server, visit):
-    command = [sys.executable, str(REPOSITORY / "tests" / "streamed_run.py"), str(own_server.home)]
+    command = [sys.executable, str(REPOSITORY / "tests/support/runs/streamed_run.py"), str(own_server.home)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as running:
         try:
             one = visit(own_server.url)

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from served_dashboard import REPOSITORY, SHOWN_JS
+
+from tests.support.pages.served_dashboard import REPOSITORY, SHOWN_JS
 
 pytestmark = pytest.mark.browser
 

@@ -3,10 +3,10 @@
 import re
 
 import pytest
-from factories import sites_cluster
 from playwright.sync_api import expect
 
 from hetplanner.cluster.formats.table_export import tables_of
+from tests.support.plans.factories import sites_cluster
 
 pytestmark = pytest.mark.browser
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from factories import sites_cluster
 from playwright.sync_api import expect
-from served_dashboard import TOKEN, Server
 
 from hetplanner.cluster.formats.cluster_files import save_cluster
+from tests.support.pages.served_dashboard import TOKEN, Server
+from tests.support.plans.factories import sites_cluster
 
 pytestmark = pytest.mark.browser
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from jupyter_lab import TOKEN, Lab, cell_of, run_cell
-from other_user import CAN_BECOME, as_another_user, closed_to_others
 from playwright.sync_api import Browser, FrameLocator, Page
-from served_dashboard import PATIENCE_MS
 
 from hetplanner.ui.notebook import jupyter
 from hetplanner.ui.notebook.framed import JupyterDashboard, framed_html
+from tests.support.pages.jupyter_lab import TOKEN, Lab, cell_of, run_cell
+from tests.support.pages.served_dashboard import PATIENCE_MS
+from tests.support.processes.other_user import CAN_BECOME, as_another_user, closed_to_others
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 

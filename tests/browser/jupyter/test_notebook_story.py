@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jupyter_lab import TOKEN, Lab, cell_of, is_done, run_cell
 from playwright.sync_api import Browser, expect
-from served_dashboard import PATIENCE_MS, REPOSITORY
 
 from hetplanner.ui.notebook.jupyter import HOME_VARIABLE
+from tests.support.pages.jupyter_lab import TOKEN, Lab, cell_of, is_done, run_cell
+from tests.support.pages.served_dashboard import PATIENCE_MS, REPOSITORY
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 

@@ -4,8 +4,9 @@ import re
 
 import pytest
 from playwright.sync_api import expect
-from served_dashboard import PATIENCE_MS
-from test_plan_story import budget, choose, metric
+
+from tests.browser.plan.test_plan_story import budget, choose, metric
+from tests.support.pages.served_dashboard import PATIENCE_MS
 
 pytestmark = pytest.mark.browser
 

@@ -5,8 +5,9 @@ import random
 import re
 
 import pytest
-from patience import until
-from served_dashboard import Server
+
+from tests.support.pages.served_dashboard import Server
+from tests.support.processes.patience import until
 
 pytestmark = pytest.mark.browser
 
@@ -24,7 +25,7 @@ VALUES = {
 class TellingServer(Server):
     """Writes what the models know; see `report_state`."""
 
-    setup = "tests/report_state.py"
+    setup = "tests/support/pages/report_state.py"
 
 
 @pytest.fixture

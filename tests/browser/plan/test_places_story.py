@@ -4,13 +4,13 @@ leads to all of them, also after a restart of the server."""
 import re
 
 import pytest
-from hostile import IMG, hostile_cluster
 from playwright.sync_api import Page
-from served_dashboard import PATIENCE_MS
-from test_plan_story import budget, choose
 
 from hetplanner.ui.cluster.models.draft_files import DraftFiles
 from hetplanner.ui.cluster.models.drafts import Draft, Step
+from tests.browser.plan.test_plan_story import budget, choose
+from tests.support.files.hostile import IMG, hostile_cluster
+from tests.support.pages.served_dashboard import PATIENCE_MS
 
 pytestmark = pytest.mark.browser
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dags import residual_network
-from factories import small_cluster
 from playwright.sync_api import expect
-from served_dashboard import PATIENCE_MS
 
 from hetplanner.cluster.formats.cluster_files import cluster_to_json
 from hetplanner.workload.files import workload_to_data
+from tests.support.models.dags import residual_network
+from tests.support.pages.served_dashboard import PATIENCE_MS
+from tests.support.plans.factories import small_cluster
 
 pytestmark = pytest.mark.browser
 

@@ -10,10 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from factories import chain_plan, hosted, slow_swarm
-from fake_launcher import SCRIPT
 from playwright.sync_api import expect
-from served_dashboard import TOKEN
 
 from hetplanner.liveness.processes import created_unix_s, processes_of_run
 from hetplanner.plan.train import TrainConfig
@@ -22,6 +19,9 @@ from hetplanner.runs.agent.connection import find_agent
 from hetplanner.runs.directory import create_run_directory
 from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.ui.export.model import plan_text
+from tests.support.pages.served_dashboard import TOKEN
+from tests.support.plans.factories import chain_plan, hosted, slow_swarm
+from tests.support.runs.fake_launcher import SCRIPT
 
 pytestmark = pytest.mark.browser
 

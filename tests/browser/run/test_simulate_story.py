@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
-from factories import chain_plan
 
 from hetplanner.planners.variants.derive import Derivation, derive_plan
 from hetplanner.ui.export.model import plan_text
+from tests.support.plans.factories import chain_plan
 
 pytestmark = pytest.mark.browser
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import httpx
 import pytest
 from bokeh.util.token import generate_jwt_token, get_session_id, get_token_payload
-from hostile import MARKUP, NAMES, SCRIPT
-from other_user import CAN_BECOME, as_another_user
-from own_loop import finish
-from patience import HANG_S
-from served_dashboard import TOKEN, Dashboard, Server
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from hetplanner.runs.agent.connection import find_agent
+from tests.support.files.hostile import MARKUP, NAMES, SCRIPT
+from tests.support.pages.served_dashboard import TOKEN, Dashboard, Server
+from tests.support.processes.other_user import CAN_BECOME, as_another_user
+from tests.support.processes.own_loop import finish
+from tests.support.processes.patience import HANG_S
 
 pytestmark = pytest.mark.distributed
 PATHS = ("/planner", "/planner/autoload.js?bokeh-autoload-element=1", "/planner/metadata", "/static/js/bokeh.min.js")

@@ -13,10 +13,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from factories import chain_plan, small_cluster, swarm_plan
-from other_user import CAN_BECOME, as_another_user, closed_to_others, listening
-from patience import until
-from swarm_runs import events_of, small_spec, start_swarm
 
 from hetplanner.launchers.isolate import CLONE_NEWNET, why_open
 from hetplanner.liveness.processes import processes_of_run
@@ -25,6 +21,10 @@ from hetplanner.runs.home import socket_path
 from hetplanner.runs.run import Run
 from hetplanner.swarm.wire.certificates import run_certificates
 from hetplanner.workload.presets import preset
+from tests.support.plans.factories import chain_plan, small_cluster, swarm_plan
+from tests.support.processes.other_user import CAN_BECOME, as_another_user, closed_to_others, listening
+from tests.support.processes.patience import until
+from tests.support.swarms.swarm_runs import events_of, small_spec, start_swarm
 
 pytestmark = pytest.mark.distributed
 

@@ -5,8 +5,6 @@ import os
 
 import pytest
 import torch
-from own_loop import finish
-from swarm_runs import check_end, events_of, losses_of, reference_losses, small_spec, start_swarm
 
 from hetplanner.elastic.protocol.identity import Version
 from hetplanner.elastic.protocol.messages import Ask, Hello, Refused, Work, WorkFailed
@@ -16,6 +14,8 @@ from hetplanner.swarm.peer.engine import StageEngine
 from hetplanner.swarm.peer_process import PeerProcess
 from hetplanner.swarm.wire.endpoint import Lost
 from hetplanner.swarm.wire.frames import encode_frame, join_frame
+from tests.support.processes.own_loop import finish
+from tests.support.swarms.swarm_runs import check_end, events_of, losses_of, reference_losses, small_spec, start_swarm
 
 pytestmark = pytest.mark.distributed
 

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from hetplanner.codecs.spec import Codec
 from hetplanner.plan.files.checkpoints import checkpoint_folder, checkpoint_steps, rank_file
 from hetplanner.plan.train import TrainConfig
-from tests.distributed.real_ranks import Ranks, start_ranks, train
-from tests.factories import chain_plan, tiny_workload
+from tests.support.plans.factories import chain_plan, tiny_workload
+from tests.support.training.real_ranks import Ranks, start_ranks, train
 
 pytestmark = pytest.mark.distributed
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import boto3
 import pytest
-from factories import chain_plan
-from patience import until
 from typer.testing import CliRunner
 
 from hetplanner.cli.app import app
@@ -21,7 +19,9 @@ from hetplanner.runs.agent.client import AgentClient
 from hetplanner.runs.reading.events import RunEvent, run_events
 from hetplanner.runs.run import Run
 from hetplanner.workload.presets import preset
-from tests.distributed.real_ranks import start_ranks
+from tests.support.plans.factories import chain_plan
+from tests.support.processes.patience import until
+from tests.support.training.real_ranks import start_ranks
 
 pytestmark = pytest.mark.distributed
 

@@ -18,9 +18,9 @@ from hetplanner.plan.model import LinkCodec, OuterOptimizer
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.run import Run
 from hetplanner.runtime.model.sample import load_model
-from tests.distributed.real_ranks import start_ranks, train
-from tests.factories import chain_plan, tiny_workload
-from tests.threaded_ranks import ThreadedRanks
+from tests.support.plans.factories import chain_plan, tiny_workload
+from tests.support.training.real_ranks import start_ranks, train
+from tests.support.training.threaded_ranks import ThreadedRanks
 
 pytestmark = pytest.mark.distributed
 

@@ -1,13 +1,13 @@
 """Training goes from a static run to a swarm, to a swarm with another cut, and back, as if nothing had happened."""
 
 import pytest
-from factories import chain_plan, small_cluster, swarm_plan
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.elastic.settings import WiringSettings
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.presets import preset
+from tests.support.plans.factories import chain_plan, small_cluster, swarm_plan
 
 pytestmark = pytest.mark.distributed
 

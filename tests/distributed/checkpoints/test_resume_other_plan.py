@@ -17,9 +17,9 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.run import Run
 from hetplanner.runtime.checkpoint.carry_over import carry_over
 from hetplanner.runtime.model.chunk import build_chunks
-from tests.distributed.real_ranks import finds_earlier_run, start_ranks, train
-from tests.factories import chain_plan, small_cluster, tiny_workload
-from tests.programs import residual_workload
+from tests.support.models.programs import residual_workload
+from tests.support.plans.factories import chain_plan, small_cluster, tiny_workload
+from tests.support.training.real_ranks import finds_earlier_run, start_ranks, train
 
 pytestmark = pytest.mark.distributed
 

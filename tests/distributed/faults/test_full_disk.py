@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from patience import until
 
 from hetplanner.plan.files.checkpoints import checkpoint_steps, file_digest
-from tests.distributed.full_disk_story import CONFIG, STEPS, static_plan
-from tests.distributed.real_ranks import start_ranks, train
+from tests.support.processes.patience import until
+from tests.support.training.full_disk_story import CONFIG, STEPS, static_plan
+from tests.support.training.real_ranks import start_ranks, train
 
 pytestmark = pytest.mark.distributed
 
@@ -60,12 +60,12 @@ def told(kind: str, folder: Path, size: int) -> dict:
     """
     namespace = ["unshare", "-rm"]
     may_mount = subprocess.run([*namespace, "mount", "-t", "tmpfs", "none", str(folder)], capture_output=True)
-    command = [sys.executable, "-m", "tests.distributed.full_disk_story", kind, str(folder)]
+    command = [sys.executable, "-m", "tests.support.training.full_disk_story", kind, str(folder)]
     if may_mount.returncode == 0:
         command = [*namespace, *command, str(size)]
     else:
         command.append("0")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

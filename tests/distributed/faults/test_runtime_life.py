@@ -12,7 +12,6 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from patience import HANG_S, stretched, until
 
 from hetplanner.errors import InvalidInput, Preempted
 from hetplanner.launchers.interface import LAUNCH
@@ -23,8 +22,9 @@ from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.model.sample import load_model
-from tests.distributed.real_ranks import start_ranks, train
-from tests.factories import chain_plan, hosted, small_cluster
+from tests.support.plans.factories import chain_plan, hosted, small_cluster
+from tests.support.processes.patience import HANG_S, stretched, until
+from tests.support.training.real_ranks import start_ranks, train
 
 pytestmark = pytest.mark.distributed
 

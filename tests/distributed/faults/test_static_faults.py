@@ -9,9 +9,6 @@ import sys
 import time
 
 import pytest
-from factories import chain_plan, small_cluster
-from fake_launcher import rank_of
-from patience import HANG_S, until
 
 from hetplanner.liveness.processes import processes_of_run
 from hetplanner.plan.files.checkpoints import checkpoint_folder, checkpoint_steps
@@ -20,6 +17,9 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.agent.client import AgentClient
 from hetplanner.runs.agent.connection import find_agent
 from hetplanner.runs.run import open_run
+from tests.support.plans.factories import chain_plan, small_cluster
+from tests.support.processes.patience import HANG_S, until
+from tests.support.runs.fake_launcher import rank_of
 
 pytestmark = pytest.mark.distributed
 

@@ -12,11 +12,11 @@ from hetplanner.planners.variants.schedules import interleave
 from hetplanner.runtime import session
 from hetplanner.runtime.train.data import Batches, open_batches
 from hetplanner.runtime.train.reference import train_reference
-from tests.captured_models import FACTORIES
-from tests.distributed.real_ranks import start_ranks, train
-from tests.distributed.test_runtime_equality import gpt, llama, ragged_plan
-from tests.factories import chain_plan
-from tests.packed_data import documents_folder, some_documents
+from tests.distributed.training.test_runtime_equality import gpt, llama, ragged_plan
+from tests.support.models.captured_models import FACTORIES
+from tests.support.models.packed_data import documents_folder, some_documents
+from tests.support.plans.factories import chain_plan
+from tests.support.training.real_ranks import start_ranks, train
 
 pytestmark = pytest.mark.distributed
 

@@ -10,8 +10,6 @@ import peft
 import pytest
 import torch
 from safetensors import safe_open
-from swarm_runs import events_of, small_spec, start_swarm
-from swarm_runs import losses_of as losses_by_step
 from torch.nn import functional as F  # noqa: N812
 
 from hetplanner.elastic.coordinator.decisions import Ledger
@@ -32,9 +30,11 @@ from hetplanner.weights.adapters import adapter_parts, adapters_of
 from hetplanner.workload.capturing.capture import capture_config
 from hetplanner.workload.fine_tuning import Adapters, FineTuning
 from hetplanner.workload.huggingface import workload_from_config
-from tests.distributed.real_ranks import train
-from tests.factories import chain_plan
-from tests.model_folders import loaded, model_folder, plain_losses
+from tests.support.models.model_folders import loaded, model_folder, plain_losses
+from tests.support.plans.factories import chain_plan
+from tests.support.swarms.swarm_runs import events_of, small_spec, start_swarm
+from tests.support.swarms.swarm_runs import losses_of as losses_by_step
+from tests.support.training.real_ranks import train
 
 pytestmark = pytest.mark.distributed
 

@@ -25,9 +25,9 @@ from hetplanner.weights.adapters import common_digest, initial_weights
 from hetplanner.weights.check import check_weights
 from hetplanner.workload.capturing.capture import capture_config
 from hetplanner.workload.huggingface import workload_from_config
-from tests.distributed.real_ranks import start_ranks, train
-from tests.factories import chain_plan, swarm_plan
-from tests.model_folders import loaded, model_folder, plain_losses
+from tests.support.models.model_folders import loaded, model_folder, plain_losses
+from tests.support.plans.factories import chain_plan, swarm_plan
+from tests.support.training.real_ranks import start_ranks, train
 
 pytestmark = pytest.mark.distributed
 

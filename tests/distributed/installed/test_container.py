@@ -16,10 +16,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from documentation import ROOT
-from patience import until
 
 from hetplanner.cli.services import dashboard
+from tests.support.processes.patience import until
+from tests.support.repository.documentation import ROOT
 
 pytestmark = pytest.mark.distributed
 

@@ -1,9 +1,10 @@
 """The commands of README and docs do what they say, taken from the text."""
 
 import pytest
-from documentation import Scratch, all_commands, commands, has_placeholder, is_install, run_all
-from fake_launcher import processes_under
-from patience import until
+
+from tests.support.processes.patience import until
+from tests.support.repository.documentation import Scratch, all_commands, commands, has_placeholder, is_install, run_all
+from tests.support.runs.fake_launcher import processes_under
 
 pytestmark = pytest.mark.distributed
 # Of the budgets and of the steps of training that the text states.

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from documentation import ROOT
-from patience import until
+
+from tests.support.processes.patience import until
+from tests.support.repository.documentation import ROOT
 
 pytestmark = pytest.mark.distributed
 

@@ -10,10 +10,6 @@ import time
 
 import psutil
 import pytest
-from factories import chain_plan, small_cluster
-from fake_launcher import rank_of
-from other_user import listening
-from patience import HANG_S, stretched, until
 
 from hetplanner.launchers.capacity import estimated_rank_bytes
 from hetplanner.launchers.local import LocalLauncher
@@ -24,6 +20,10 @@ from hetplanner.runs.agent.connection import find_agent
 from hetplanner.runs.directory import create_run_directory
 from hetplanner.runs.reading.reader import RunReader
 from hetplanner.workload.presets import preset
+from tests.support.plans.factories import chain_plan, small_cluster
+from tests.support.processes.other_user import listening
+from tests.support.processes.patience import HANG_S, stretched, until
+from tests.support.runs.fake_launcher import rank_of
 
 pytestmark = pytest.mark.distributed
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from real_ranks import train
 
 from hetplanner.calibration.model import apply_calibration
 from hetplanner.calibration.trace_fit import calibrate_trace
@@ -18,6 +17,7 @@ from hetplanner.planners.registry import make_planner
 from hetplanner.runs.run import Run
 from hetplanner.simulator.simulation import simulate, summarise_trace
 from hetplanner.workload.presets import preset
+from tests.support.training.real_ranks import train
 
 pytestmark = pytest.mark.distributed
 

@@ -6,9 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from factories import chain_plan, small_cluster
-from patience import until
-from sink_readers import READERS
 
 from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.runs.directory import find_run
@@ -16,6 +13,9 @@ from hetplanner.runs.reports.report import report_run
 from hetplanner.runs.run import open_run
 from hetplanner.runs.sinks.record import read_record
 from hetplanner.runs.sinks.registry import SINKS
+from tests.support.plans.factories import chain_plan, small_cluster
+from tests.support.processes.patience import until
+from tests.support.runs.sink_readers import READERS
 
 pytestmark = pytest.mark.distributed
 

@@ -7,8 +7,8 @@ import pytest
 
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.run import Run
-from tests.distributed.real_ranks import train
-from tests.factories import chain_plan, small_cluster
+from tests.support.plans.factories import chain_plan, small_cluster
+from tests.support.training.real_ranks import train
 
 pytestmark = pytest.mark.distributed
 

@@ -4,7 +4,6 @@ import errno
 import os
 
 import pytest
-from swarm_runs import check_end, events_of, small_spec, start_swarm
 
 from hetplanner.elastic.coordinator.decisions import Committed
 from hetplanner.elastic.coordinator.transaction import Phase
@@ -12,6 +11,7 @@ from hetplanner.plan.model import OuterOptimizer
 from hetplanner.swarm.coordinator_process import CoordinatorProcess
 from hetplanner.swarm.decision_file import DecisionFile
 from hetplanner.swarm.launch.rehearsal import Rehearsal
+from tests.support.swarms.swarm_runs import check_end, events_of, small_spec, start_swarm
 
 pytestmark = pytest.mark.distributed
 

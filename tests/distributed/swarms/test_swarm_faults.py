@@ -6,9 +6,6 @@ import signal
 
 import psutil
 import pytest
-from factories import slow_swarm
-from patience import HANG_S, until
-from swarm_runs import losses_of, small_spec
 
 from hetplanner.errors import Preempted
 from hetplanner.plan.elastic.rebalancing import Rebalancing
@@ -18,6 +15,9 @@ from hetplanner.runtime.train.reference import train_reference
 from hetplanner.swarm.initial_state import read_ledger
 from hetplanner.swarm.launch.rehearsal import Rehearsal
 from hetplanner.swarm.launch.restarts import PROCESSES_FILE
+from tests.support.plans.factories import slow_swarm
+from tests.support.processes.patience import HANG_S, until
+from tests.support.swarms.swarm_runs import losses_of, small_spec
 
 pytestmark = pytest.mark.distributed
 

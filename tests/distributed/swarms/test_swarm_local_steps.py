@@ -5,13 +5,13 @@ import signal
 
 import pytest
 import torch
-from local_swarm import log_work, lone_paths, paths_of, train_local, work_of
-from own_loop import finish
-from swarm_runs import events_of, losses_of, small_spec, start_swarm
 
 from hetplanner.plan.model import OuterOptimizer
 from hetplanner.runtime.model.sample import load_model
 from hetplanner.swarm.launch.faults import Fault, FaultInjector
+from tests.support.processes.own_loop import finish
+from tests.support.swarms.local_swarm import log_work, lone_paths, paths_of, train_local, work_of
+from tests.support.swarms.swarm_runs import events_of, losses_of, small_spec, start_swarm
 
 pytestmark = pytest.mark.distributed
 

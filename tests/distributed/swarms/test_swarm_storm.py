@@ -8,15 +8,23 @@ from pathlib import Path
 
 import psutil
 import pytest
-from factories import small_cluster
-from patience import HANG_S, stretched
-from swarm_runs import check_end, events_of, losses_of, reference_losses, small_spec, start_swarm, train_delayed
 
 from hetplanner.errors import InvalidInput
 from hetplanner.runtime.model.sample import load_model
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.swarm.launch.faults import MATE, Fault, FaultInjector
 from hetplanner.swarm.launch.network_proxy import NetworkProxy
+from tests.support.plans.factories import small_cluster
+from tests.support.processes.patience import HANG_S, stretched
+from tests.support.swarms.swarm_runs import (
+    check_end,
+    events_of,
+    losses_of,
+    reference_losses,
+    small_spec,
+    start_swarm,
+    train_delayed,
+)
 
 pytestmark = pytest.mark.distributed
 
@@ -170,7 +178,7 @@ def test_certificates_are_enough_to_take_part(tmp_path):
 
 
 def test_a_killed_rehearsal_leaves_no_process(tmp_path):
-    script = Path(__file__).with_name("swarm_rehearser.py")
+    script = Path(__file__).parents[2] / "support/swarms/swarm_rehearser.py"
     rehearser = subprocess.Popen([sys.executable, str(script), str(tmp_path)], start_new_session=True)
     try:
         deadline = time.monotonic() + HANG_S

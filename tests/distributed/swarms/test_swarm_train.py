@@ -6,9 +6,6 @@ import sys
 import time
 
 import pytest
-from factories import slow_swarm, small_cluster, swarm_plan
-from patience import HANG_S, stretched
-from swarm_runs import events_of, losses_of
 
 from hetplanner.cost.elastic.swarm_costs import expected_speeds
 from hetplanner.errors import InvalidInput
@@ -24,6 +21,9 @@ from hetplanner.runs.reports.swarm_report import report_swarm
 from hetplanner.runtime.model.sample import load_model
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.presets import preset
+from tests.support.plans.factories import slow_swarm, small_cluster, swarm_plan
+from tests.support.processes.patience import HANG_S, stretched
+from tests.support.swarms.swarm_runs import events_of, losses_of
 
 pytestmark = pytest.mark.distributed
 

@@ -11,10 +11,10 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.train.data import open_batches
 from hetplanner.workload.capturing.capture import capture_config
 from hetplanner.workload.workload import Workload
-from tests.architectures import ARCHITECTURES, MASK_TOKEN
-from tests.distributed.real_ranks import train
-from tests.factories import chain_plan
-from tests.packed_data import documents_folder, some_documents
+from tests.support.models.architectures import ARCHITECTURES, MASK_TOKEN
+from tests.support.models.packed_data import documents_folder, some_documents
+from tests.support.plans.factories import chain_plan
+from tests.support.training.real_ranks import train
 
 pytestmark = pytest.mark.distributed
 

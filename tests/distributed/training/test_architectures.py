@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architectures import ARCHITECTURES, captured, losses_in_two_stages
+from tests.support.models.architectures import ARCHITECTURES, captured, losses_in_two_stages
 
 pytestmark = pytest.mark.distributed
 

@@ -3,10 +3,8 @@
 import json
 from pathlib import Path
 
-import captured_models
 import pytest
 import torch
-from captured_models import config_factory
 from safetensors.torch import load_file, load_model
 
 from hetplanner.capture.assemble import capture_workload
@@ -21,9 +19,11 @@ from hetplanner.runtime.model.sample import generate
 from hetplanner.runtime.model.sample import load_model as load_run
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.workload import Workload
-from tests.distributed.real_ranks import train
-from tests.factories import chain_plan, small_cluster
-from tests.programs import residual_workload, tied_workload
+from tests.support.models import captured_models
+from tests.support.models.captured_models import config_factory
+from tests.support.models.programs import residual_workload, tied_workload
+from tests.support.plans.factories import chain_plan, small_cluster
+from tests.support.training.real_ranks import train
 
 pytestmark = pytest.mark.distributed
 

@@ -9,11 +9,11 @@ import pytest
 from hetplanner.capture.assemble import capture_workload
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.train.reference import train_reference
-from tests.captured_models import conv_net
-from tests.distributed.real_ranks import start_ranks, train
-from tests.factories import chain_plan, tiny_workload
-from tests.programs import residual_workload
-from tests.unit.workload.test_data_kinds import make_dataset, make_tokens
+from tests.support.models.captured_models import conv_net
+from tests.support.models.programs import residual_workload
+from tests.support.plans.factories import chain_plan, tiny_workload
+from tests.support.training.real_ranks import start_ranks, train
+from tests.unit.data.test_data_kinds import make_dataset, make_tokens
 
 pytestmark = pytest.mark.distributed
 

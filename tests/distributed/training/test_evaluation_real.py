@@ -13,11 +13,11 @@ from hetplanner.planners.variants.schedules import interleave
 from hetplanner.runs.reading.reader import RunReader
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.train.data import open_held_out
-from tests.captured_models import conv_net
-from tests.distributed.real_ranks import train
-from tests.distributed.test_runtime_equality import gpt
-from tests.factories import chain_plan
-from tests.packed_data import documents_folder, some_documents
+from tests.distributed.training.test_runtime_equality import gpt
+from tests.support.models.captured_models import conv_net
+from tests.support.models.packed_data import documents_folder, some_documents
+from tests.support.plans.factories import chain_plan
+from tests.support.training.real_ranks import train
 
 pytestmark = pytest.mark.distributed
 

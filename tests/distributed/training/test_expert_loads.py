@@ -13,9 +13,9 @@ from hetplanner.runs.run import Run
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.train.data import open_batches
 from hetplanner.workload.capturing.capture import capture_config
-from tests.architectures import ARCHITECTURES
-from tests.distributed.real_ranks import train
-from tests.factories import chain_plan
+from tests.support.models.architectures import ARCHITECTURES
+from tests.support.plans.factories import chain_plan
+from tests.support.training.real_ranks import train
 
 pytestmark = pytest.mark.distributed
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from swarm_runs import check_end, small_spec
 
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
@@ -16,8 +15,9 @@ from hetplanner.runtime.train.data import open_batches
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.swarm.launch.rehearsal import Rehearsal
 from hetplanner.workload.workload import Workload
-from tests.distributed.real_ranks import Ranks, train
-from tests.factories import chain_plan, small_cluster, tiny_workload
+from tests.support.plans.factories import chain_plan, small_cluster, tiny_workload
+from tests.support.swarms.swarm_runs import check_end, small_spec
+from tests.support.training.real_ranks import Ranks, train
 
 NUM_GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
 

@@ -3,10 +3,8 @@
 import itertools
 from pathlib import Path
 
-import captured_models
 import pytest
 import torch
-from captured_models import config_factory
 
 from hetplanner.capture.assemble import capture_workload
 from hetplanner.dtypes import DTYPE_BYTES
@@ -19,8 +17,10 @@ from hetplanner.runtime.train.executor import Executor, StepStats
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
-from tests.distributed.real_ranks import Ranks, train
-from tests.factories import chain_plan
+from tests.support.models import captured_models
+from tests.support.models.captured_models import config_factory
+from tests.support.plans.factories import chain_plan
+from tests.support.training.real_ranks import Ranks, train
 
 pytestmark = pytest.mark.distributed
 

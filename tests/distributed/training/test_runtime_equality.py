@@ -25,8 +25,8 @@ from hetplanner.runtime.model.sample import generate, load_model
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
-from tests.distributed.real_ranks import Ranks, train
-from tests.factories import chain_plan, sites_cluster, small_cluster
+from tests.support.plans.factories import chain_plan, sites_cluster, small_cluster
+from tests.support.training.real_ranks import Ranks, train
 
 pytestmark = pytest.mark.distributed
 

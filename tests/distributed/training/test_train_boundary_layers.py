@@ -13,9 +13,9 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.planners.variants.schedules import interleave
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.workload import Workload
-from tests.distributed.real_ranks import Ranks, train
-from tests.distributed.test_runtime_equality import boundary_and_reduce_bytes, gpt, with_codec
-from tests.factories import chain_plan
+from tests.distributed.training.test_runtime_equality import boundary_and_reduce_bytes, gpt, with_codec
+from tests.support.plans.factories import chain_plan
+from tests.support.training.real_ranks import Ranks, train
 
 pytestmark = pytest.mark.distributed
 

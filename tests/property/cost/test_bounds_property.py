@@ -5,10 +5,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from factories import PAYERS, TUNINGS, tuned
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_plans import random_links
 
 from hetplanner.cluster.model import Cluster, Device, Host, Site
 from hetplanner.codecs.spec import NO_CODEC, Codec, least_topk_bytes, topk_of
@@ -28,6 +26,8 @@ from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.planners.dtfm.certificates import find_classes, prove_optimum
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
+from tests.support.plans.factories import PAYERS, TUNINGS, tuned
+from tests.support.plans.random_plans import random_links
 
 SHAPES = [(1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (1, 4), (4, 1), (2, 2), (1, 5)]
 

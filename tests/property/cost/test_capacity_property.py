@@ -5,7 +5,6 @@ import re
 
 import numpy as np
 import pytest
-from dags import random_dag
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from hetplanner.planners.registry import make_planner
 from hetplanner.workload.presets import preset
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
+from tests.support.models.dags import random_dag
 
 
 @settings(max_examples=200, deadline=None)

@@ -5,7 +5,6 @@ from math import ceil
 
 import numpy as np
 import pytest
-from factories import tied_workload, unlike_cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from hetplanner.plan.model import LinkCodec, Plan, Provenance, Route, Stage
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.layout import dense_plan
 from hetplanner.planners.step_time.species import StepSpecies
+from tests.support.plans.factories import tied_workload, unlike_cluster
 
 MICRO_BATCHES = 12
 

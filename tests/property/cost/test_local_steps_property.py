@@ -5,10 +5,8 @@ import re
 
 import numpy as np
 import pytest
-from factories import chain_plan, sites_cluster, small_cluster, tied_workload, tiny_workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_plans import random_plan
 
 from hetplanner.cost.advice.reductions import advise_reductions
 from hetplanner.cost.bounds.lower_bounds import bound_step
@@ -24,6 +22,8 @@ from hetplanner.planners.registry import make_planner
 from hetplanner.planners.variants.attribution import attribute_gain
 from hetplanner.simulator.simulation import simulate, summarise_plan, summarise_trace
 from hetplanner.simulator.timing import simulate_step_s, simulate_times
+from tests.support.plans.factories import chain_plan, sites_cluster, small_cluster, tied_workload, tiny_workload
+from tests.support.plans.random_plans import random_plan
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -5,7 +5,6 @@ from collections import Counter
 from itertools import pairwise
 
 import numpy as np
-from factories import swarm_plan, tied_workload, unlike_cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.elastic.rebalancing import REBALANCER_NAMES
 from hetplanner.plan.files.plan_files import any_plan_from_data, plan_to_data
 from hetplanner.simulator.simulation import simulate
+from tests.support.plans.factories import swarm_plan, tied_workload, unlike_cluster
 
 SEEDS = st.integers(0, 2**31)
 

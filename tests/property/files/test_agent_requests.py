@@ -4,13 +4,13 @@ import copy
 import json
 
 import pytest
-from factories import chain_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files.plan_files import plan_to_data
 from hetplanner.runs.agent.service import read_start_request
+from tests.support.plans.factories import chain_plan
 
 GOOD = {"plan": plan_to_data(chain_plan(shares=(1,), cuts=(4,))), "config": {"steps": 1}, "launcher": "local"}
 JUNK = st.sampled_from(

@@ -6,7 +6,6 @@ import string
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mutations import ODD_VALUES, check_refusal, garbled, mutated
 
 from hetplanner.cluster.catalog import resolve_device
 from hetplanner.cluster.formats.cluster_files import cluster_from_json, cluster_to_json
@@ -18,6 +17,7 @@ from hetplanner.cluster.formats.tables import (
 )
 from hetplanner.cluster.formats.uploads import cluster_from_uploads, files_from_text
 from hetplanner.errors import InvalidInput
+from tests.support.files.mutations import ODD_VALUES, check_refusal, garbled, mutated
 
 VALID = {
     "format": "hetplanner/cluster@1",

@@ -1,12 +1,12 @@
 """Whatever is edited in whatever order: links not named stay, the file reads back, symmetric is symmetric."""
 
 import numpy as np
-from factories import sites_cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetplanner.cluster.formats.cluster_files import cluster_from_json, cluster_to_json
 from hetplanner.cluster.link_edits import LinkEnds, fill_from_distance, make_symmetric, own_link, remove_link, set_link
+from tests.support.plans.factories import sites_cluster
 
 BASE = sites_cluster([2, 1, 2])
 SITES = [site.name for site in BASE.sites]

@@ -3,15 +3,15 @@
 import json
 
 import pytest
-from factories import chain_plan, swarm_plan
 from hypothesis import HealthCheck, given, settings
-from mutations import ODD_VALUES, check_refusal, garbled, mutated
 
 from hetplanner.codecs.spec import Codec
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files.plan_files import any_plan_from_data, load_any_plan, plan_from_json, plan_to_data, save_plan
 from hetplanner.plan.model import LinkCodec
 from hetplanner.schema import parse_json
+from tests.support.files.mutations import ODD_VALUES, check_refusal, garbled, mutated
+from tests.support.plans.factories import chain_plan, swarm_plan
 
 INT8 = Codec(name="int8")
 PLAN = chain_plan([2, 1], [3])

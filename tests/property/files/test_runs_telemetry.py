@@ -4,13 +4,13 @@ import json
 import tempfile
 from pathlib import Path
 
-from fake_ranks import step_record
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hetplanner.runs.directory import RunDirectory
 from hetplanner.runs.reading.telemetry import RankTelemetry
 from hetplanner.runs.reports.diagnosis import diagnose
+from tests.support.runs.fake_ranks import step_record
 
 WORDS = st.sampled_from(["phase", "profile", "origin", "span", "step", "links", "validation", "error", "x"])
 HUGE = st.sampled_from([10**400, float("inf"), -(2**70)])

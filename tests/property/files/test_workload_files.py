@@ -4,7 +4,6 @@ import json
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mutations import ODD_VALUES, check_refusal, garbled, mutated
 
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import checked, parse_json
@@ -13,6 +12,7 @@ from hetplanner.workload.huggingface import workload_from_config
 from hetplanner.workload.load import load_workload
 from hetplanner.workload.presets import preset
 from hetplanner.workload.workload import Workload
+from tests.support.files.mutations import ODD_VALUES, check_refusal, garbled, mutated
 
 GPT2 = {
     "model_type": "gpt2",

@@ -5,11 +5,8 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-from dags import cut_plan, random_dag, residual_network
-from factories import small_cluster, unlike_cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_plans import random_cluster
 
 from hetplanner.cost.capacity import Capacity
 from hetplanner.cost.check import peak_bytes
@@ -23,6 +20,9 @@ from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.planners.layout import dense_plan
 from hetplanner.planners.step_time.species import StepSpecies
 from hetplanner.simulator.simulation import simulate, summarise_trace
+from tests.support.models.dags import cut_plan, random_dag, residual_network
+from tests.support.plans.factories import small_cluster, unlike_cluster
+from tests.support.plans.random_plans import random_cluster
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-from factories import tied_workload
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from hetplanner.planners.layout import deepest_layout
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
 from hetplanner.planners.step_time.pareto import search_front
 from hetplanner.planners.step_time.space import even_layers
+from tests.support.plans.factories import tied_workload
 
 BUDGET = "2000 evaluations"
 FREE_OR_FIXED = st.booleans()

@@ -4,10 +4,8 @@ import contextlib
 
 import numpy as np
 import pytest
-from factories import TUNINGS, tuned
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_plans import random_links
 
 from hetplanner.cluster.model import Cluster, Device, Host, Site
 from hetplanner.cost.check import check_plan
@@ -21,6 +19,8 @@ from hetplanner.planners.registry import make_planner, planner_names, planner_ty
 from hetplanner.planners.step_time.species import StepSpecies
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
+from tests.support.plans.factories import TUNINGS, tuned
+from tests.support.plans.random_plans import random_links
 
 BUDGET = "3000 evaluations"
 SIZES = st.integers(2, 9)

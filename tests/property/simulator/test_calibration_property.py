@@ -5,13 +5,13 @@ import random
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from random_plans import random_plan
 
 from hetplanner.calibration.model import calibration_from_json, calibration_to_data
 from hetplanner.calibration.trace_fit import calibrate_trace
 from hetplanner.cluster.model import Cluster
 from hetplanner.schedule.order import make_schedule
 from hetplanner.simulator.simulation import simulate
+from tests.support.plans.random_plans import random_plan
 
 
 def disturbed(cluster: Cluster, rng: random.Random) -> Cluster:

@@ -3,12 +3,12 @@
 import random
 import statistics
 
-from factories import TUNINGS, chain_plan, small_cluster, tiny_workload, tuned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.simulator.simulation import simulate, summarise_trace
+from tests.support.plans.factories import TUNINGS, chain_plan, small_cluster, tiny_workload, tuned
 
 
 @st.composite

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_plans import random_plan
 
 from hetplanner.cost.durations import durations_of
 from hetplanner.errors import InvalidInput
@@ -16,6 +15,7 @@ from hetplanner.simulator.jitter import Jitter
 from hetplanner.simulator.packing import pack_plan
 from hetplanner.simulator.simulation import simulate, summarise_trace
 from hetplanner.simulator.timing import simulate_step_s, simulate_times
+from tests.support.plans.random_plans import random_plan
 
 plans = st.builds(random_plan, st.integers(0, 10_000), nics=st.booleans())
 jitters = st.sampled_from([Jitter(), Jitter(compute=0.1), Jitter(network=0.3), Jitter(0.2, 0.2)])

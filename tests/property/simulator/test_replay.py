@@ -4,10 +4,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from factories import chain_plan, small_cluster
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from random_plans import random_plan
 
 from hetplanner.cost.check import peak_bytes
 from hetplanner.cost.tables import CostTables
@@ -17,6 +15,8 @@ from hetplanner.simulator import replay
 from hetplanner.simulator.replay import LOADS, Replay, replay_step
 from hetplanner.simulator.simulation import simulate
 from hetplanner.simulator.terms import terms_of_ranks
+from tests.support.plans.factories import chain_plan, small_cluster
+from tests.support.plans.random_plans import random_plan
 
 plans = st.builds(random_plan, st.integers(0, 10_000), nics=st.booleans())
 

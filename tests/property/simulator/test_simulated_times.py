@@ -5,10 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from factories import chain_plan, small_cluster, tiny_workload
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from random_plans import random_plan
 
 from hetplanner.cost.durations import durations_of
 from hetplanner.cost.estimate import estimate_plan
@@ -17,6 +15,8 @@ from hetplanner.schedule.order import make_schedule
 from hetplanner.simulator.packing import pack_plan
 from hetplanner.simulator.simulation import simulate, summarise_trace
 from hetplanner.simulator.timing import simulate_step_s, time_packed
+from tests.support.plans.factories import chain_plan, small_cluster, tiny_workload
+from tests.support.plans.random_plans import random_plan
 
 
 def even_durations(stages, codec_s=0.0):

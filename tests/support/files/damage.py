@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mutations import ODD, containers
+from tests.support.files.mutations import ODD, containers
 
 PIECES = (
     b"\x00",

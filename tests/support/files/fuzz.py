@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from damage import damaged
-from readers import READERS, Reader
-
 import hetplanner
 from hetplanner.errors import HetplannerError
 from hetplanner.reading import DAMAGED_WORDS, noting
+from tests.support.files.damage import damaged
+from tests.support.files.readers import READERS, Reader
 
 PACKAGE = str(Path(hetplanner.__file__).parent)
 MAX_CPU_S = 20.0

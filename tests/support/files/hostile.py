@@ -3,13 +3,12 @@
 import json
 from pathlib import Path
 
-from factories import chain_plan
-
 from hetplanner.cluster.model import Cluster
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.directory import create_run_directory
 from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.schema import checked
+from tests.support.plans.factories import chain_plan
 
 IMG = "<img src=x onerror=window.pwned='img'>"
 SVG = "\"'><svg onload=window.pwned='svg'>"

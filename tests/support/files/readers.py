@@ -11,8 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from factories import chain_plan, image_workload, small_cluster, swarm_plan, tiny_workload
-from packed_data import documents_folder, some_documents
 from safetensors.numpy import save_file
 
 from hetplanner.calibration.model import load_calibration
@@ -105,6 +103,8 @@ from hetplanner.workload.fine_tuning import Adapters, FineTuning
 from hetplanner.workload.huggingface import workload_from_config
 from hetplanner.workload.load import load_workload
 from hetplanner.workload.workload import Workload
+from tests.support.models.packed_data import documents_folder, some_documents
+from tests.support.plans.factories import chain_plan, image_workload, small_cluster, swarm_plan, tiny_workload
 
 Files = dict[str, bytes]
 

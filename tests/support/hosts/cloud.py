@@ -4,11 +4,11 @@ import json
 import sys
 from pathlib import Path
 
-from host_bed import HostBed
-from hosts import netns
+from tests.support.hosts import netns
+from tests.support.hosts.host_bed import HostBed
 
 ADDRESS = "169.254.169.254"
-SERVICE = Path(__file__).parents[2] / "metadata_service.py"
+SERVICE = Path(__file__).with_name("metadata_service.py")
 TOKEN = {"/latest/api/token": "token"}
 NOTICE = {"/latest/meta-data/spot/instance-action": json.dumps({"action": "terminate", "time": "2026-11-25T15:00:00Z"})}
 

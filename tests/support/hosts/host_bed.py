@@ -25,13 +25,13 @@ from types import TracebackType
 from typing import Any, Self
 
 import psutil
-from hosts import netns, ssh_server
-from hosts.host_tools import program
-from hosts.shaping import limit
-from patience import until
 
 from hetplanner.cluster.model import Cluster
 from hetplanner.schema import checked
+from tests.support.hosts import netns, ssh_server
+from tests.support.hosts.host_tools import program
+from tests.support.hosts.shaping import limit
+from tests.support.processes.patience import until
 
 HEAD = "head"
 TOOLS = ("ip", "tc", "ping", "sysctl", "sshd", "ssh", "ssh-keygen")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from find_browser import install_by_apt
-from hosts.netns import BedError
+from tests.support.hosts.netns import BedError
+from tests.support.pages.find_browser import install_by_apt
 
 PACKAGES = {
     "ip": "iproute2",

@@ -1,6 +1,6 @@
 """Gives each host of a plan a network namespace on this machine, and runs a command that reaches them by ssh.
 
-    python tests/hosts_here.py PLAN HOSTS_FILE -- COMMAND ...
+    python tests/support/hosts/hosts_here.py PLAN HOSTS_FILE -- COMMAND ...
 
 As root, on Linux. Links and network cards have the bandwidths of the plan. The kernel limits them; nothing delays
 packets. The hosts file is written for the command. Its runs go to a home beside it. Hosts and their files are gone at
@@ -17,14 +17,13 @@ import sys
 from itertools import permutations
 from pathlib import Path
 
-sys.path.insert(0, os.path.dirname(__file__))
-
-from host_bed import HEAD, HostBed, HostSpec
-from hosts import netns
+sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.plan.files.plan_files import AnyPlan, load_any_plan
 from hetplanner.plan.placement import ranks_by_host
+from tests.support.hosts import netns
+from tests.support.hosts.host_bed import HEAD, HostBed, HostSpec
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,15}")
 END_AGENT = "from hetplanner.runs.agent.client import AgentClient; AgentClient(start=False).shutdown(stop_runs=True)"
@@ -67,7 +66,7 @@ def hosts_text(bed: HostBed) -> str:
 def main(arguments: list[str]) -> int:
     """The command."""
     if len(arguments) < 4 or arguments[2] != "--":
-        sys.stderr.write("usage: python tests/hosts_here.py PLAN HOSTS_FILE -- COMMAND ...\n")
+        sys.stderr.write("usage: python tests/support/hosts/hosts_here.py PLAN HOSTS_FILE -- COMMAND ...\n")
         return InvalidInput.exit_code
     plan_file, hosts_file, command = Path(arguments[0]), Path(arguments[1]), arguments[3:]
     if not netns.CAN_MAKE:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from host_bed import HostBed
-from hosts.host_tools import program
-from hosts.shaping import FRAME_BYTES, PAYLOAD_BYTES
+from tests.support.hosts.host_bed import HostBed
+from tests.support.hosts.host_tools import program
+from tests.support.hosts.shaping import FRAME_BYTES, PAYLOAD_BYTES
 
 FLOW = str(Path(__file__).with_name("tcp_flow.py"))
 SECONDS, PORT = 3.0, 5001

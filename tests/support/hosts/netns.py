@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from patience import until
+from tests.support.processes.patience import until
 
 CAN_MAKE = os.geteuid() == 0
 NEEDS_ROOT = "needs root: only root makes network namespaces"

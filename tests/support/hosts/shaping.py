@@ -22,7 +22,7 @@ found on two busy cores with one stream of 10 Mbit/s to 1 Gbit/s (in per cent of
 * Without netem there is no delay: a round trip takes 0.05 to 0.2 ms, mostly that of waking a process.
 """
 
-from hosts.netns import command, inside
+from tests.support.hosts.netns import command, inside
 
 FRAME_BYTES = 1514
 """What tc counts of a full packet of Ethernet: 1500 of IP, 14 of its header."""

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from hosts.host_tools import program
-from hosts.netns import command
+from tests.support.hosts.host_tools import program
+from tests.support.hosts.netns import command
 
 PORT = 22
 SERVER = """\

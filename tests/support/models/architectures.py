@@ -8,8 +8,8 @@ from hetplanner.capture.huggingface import config_factory
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.workload import Workload
-from tests.distributed.real_ranks import train
-from tests.factories import chain_plan
+from tests.support.plans.factories import chain_plan
+from tests.support.training.real_ranks import train
 
 _TEXT = {"vocab_size": 256, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 _LLAMA = _TEXT | {"intermediate_size": 64, "num_key_value_heads": 2, "max_position_embeddings": 64}

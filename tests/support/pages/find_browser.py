@@ -1,6 +1,6 @@
 """A Chromium for browser tests: one that is installed, Playwright's own, else one that is installed now.
 
-`python tests/find_browser.py` prints where it is.
+`python tests/support/pages/find_browser.py` prints where it is.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import nbformat
 from playwright.sync_api import Locator, Page, expect
-from served_dashboard import PATIENCE_MS, free_port
 
 from hetplanner.runs.agent.client import AgentClient
 from hetplanner.runs.agent.connection import find_agent
+from tests.support.pages.served_dashboard import PATIENCE_MS, free_port
 
 TOKEN = "a-token-of-this-test"
 

@@ -8,13 +8,12 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import report_unheld  # noqa: F401
+sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from hetplanner.atomic_files import write_whole
 from hetplanner.ui.plan.models.carry import CarryModel
 from hetplanner.ui.shell.models.texts import seconds_text
+from tests.support.pages import report_unheld  # noqa: F401
 
 SETTINGS = ("stages", "replicas", "global_batch", "seq_len", "objective", "preset")
 set_state = CarryModel._set

@@ -4,7 +4,6 @@ import random
 from collections.abc import Sequence
 
 import numpy as np
-from factories import TUNINGS, tiny_workload, tuned
 
 from hetplanner.cluster.model import Cluster, SiteLink
 from hetplanner.codecs.spec import Codec
@@ -12,6 +11,7 @@ from hetplanner.plan.model import LinkCodec, Plan, Route, Stage
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.variants.schedules import interleave
 from hetplanner.schema import checked
+from tests.support.plans.factories import TUNINGS, tiny_workload, tuned
 
 
 def random_links(rng: np.random.Generator, sites: Sequence[str]) -> tuple[SiteLink, ...]:

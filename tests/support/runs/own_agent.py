@@ -3,11 +3,11 @@
 import time
 
 import pytest
-from fake_launcher import processes_under
 
 from hetplanner.runs.agent.client import AgentClient
 from hetplanner.runs.agent.connection import find_agent
-from tests.patience import stretched
+from tests.support.processes.patience import stretched
+from tests.support.runs.fake_launcher import processes_under
 
 GONE_S = 5.0
 """After the agent has ended, its processes are gone within this time."""

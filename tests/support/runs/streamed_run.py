@@ -1,6 +1,6 @@
 """A run that streams without training: what a rehearsal writes, step after step, in real time and for next to no CPU.
 
-    python tests/streamed_run.py HOME [--step-s 0.25] [--stages 4] [--replicas 2]
+    python tests/support/runs/streamed_run.py HOME [--step-s 0.25] [--stages 4] [--replicas 2]
 
 Prints the run's id, then writes until it is killed. Spans are those of the simulated step, stretched to `--step-s`.
 """

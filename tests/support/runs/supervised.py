@@ -1,6 +1,6 @@
 """A supervisor of runs, ticked by the test that waits for it."""
 
-from tests import patience
+from tests.support.processes import patience
 
 
 def until(supervisor, condition):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from local_swarm import lone_paths, train_local
 
 from hetplanner.codecs.spec import Codec
 from hetplanner.elastic.protocol.identity import Stamp, Token, Version
@@ -27,6 +26,7 @@ from hetplanner.swarm.peer.engine import StageEngine
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
+from tests.support.swarms.local_swarm import lone_paths, train_local
 
 MICRO_BATCH, SEQ_LEN = 2, 32
 

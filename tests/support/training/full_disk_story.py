@@ -1,6 +1,6 @@
 """Runs whose disk fills up and is freed later; a program, as it needs a mount namespace of its own.
 
-    unshare -rm python -m tests.distributed.full_disk_story static|swarm FOLDER BYTES
+    unshare -rm python -m tests.support.training.full_disk_story static|swarm FOLDER BYTES
 
 It mounts a file system of so many bytes (0: none) at FOLDER, trains there, fills it, frees it, and prints what came of
 it as JSON.
@@ -14,15 +14,14 @@ import sys
 import time
 from pathlib import Path
 
-from swarm_runs import small_spec, start_swarm
-
 from hetplanner.atomic_files import DRAFT_PATTERNS
 from hetplanner.elastic.coordinator.decisions import Committed, decode_decisions
 from hetplanner.plan.files.checkpoints import checkpoint_steps, file_digest
 from hetplanner.plan.train import TrainConfig
 from hetplanner.swarm.event_log import parse_events
-from tests.distributed.real_ranks import start_ranks
-from tests.factories import chain_plan, tiny_workload
+from tests.support.plans.factories import chain_plan, tiny_workload
+from tests.support.swarms.swarm_runs import small_spec, start_swarm
+from tests.support.training.real_ranks import start_ranks
 
 FULL_S = 4.0
 """How long the disk stays full: some steps, and a try to save the model."""

@@ -13,12 +13,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from patience import HANG_S, stretched, until
-
 from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.comm.connect import store_at
+from tests.support.processes.patience import HANG_S, stretched, until
 
 _CONTEXT = mp.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(

@@ -6,7 +6,6 @@ import time
 from contextlib import suppress
 
 import torch
-from patience import HANG_S
 
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
@@ -15,6 +14,7 @@ from hetplanner.runtime.comm.wire import CPU
 from hetplanner.runtime.model.chunk import build_chunks
 from hetplanner.runtime.train.data import open_batches
 from hetplanner.runtime.train.executor import Executor
+from tests.support.processes.patience import HANG_S
 
 
 class Mailboxes(dict):

@@ -5,7 +5,6 @@ import random
 from dataclasses import replace
 
 import pytest
-from factories import chain_plan
 
 from hetplanner.calibration.model import (
     Calibration,
@@ -28,6 +27,7 @@ from hetplanner.schema import checked
 from hetplanner.simulator.jitter import Jitter
 from hetplanner.simulator.simulation import simulate, summarise_trace
 from hetplanner.workload.presets import preset
+from tests.support.plans.factories import chain_plan
 
 WORKLOAD = preset("gpt2", global_batch=24, micro_batch=2)
 

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from factories import chain_plan
 
 from hetplanner.calibration.model import apply_calibration
 from hetplanner.calibration.table_fit import MeasuredStep, calibrate_table, match_plans, read_table
@@ -11,7 +10,8 @@ from hetplanner.cluster.model import TransferCost
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import InvalidInput
 from hetplanner.workload.presets import preset
-from tests.unit.cost.test_calibration import ASSUMED, TRUE, mixed_cluster, plan_on
+from tests.support.plans.factories import chain_plan
+from tests.unit.calibration.test_calibration import ASSUMED, TRUE, mixed_cluster, plan_on
 
 
 def table_of(true: dict, transfer: TransferCost | None = None) -> list[MeasuredStep]:

@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from called import called
-from patience import HANG_S
 
 from hetplanner.plan.files.plan_files import load_elastic_plan, load_plan
 from hetplanner.simulator.replay import replay_step
 from hetplanner.ui.shell.models.texts import percent_text
+from tests.support.processes.called import called
+from tests.support.processes.patience import HANG_S
 
 SAMPLES = Path(__file__).parents[3] / "sample_clusters"
 LAB = str(SAMPLES / "lab_2_sites_4.json")

@@ -52,7 +52,7 @@ def test_clusters_and_plans(tmp_path):
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """A run in a home of its own whose words come from a stranger."""
-    from factories import chain_plan
+    from tests.support.plans.factories import chain_plan
 
     monkeypatch.setenv("HETPLANNER_HOME", str(tmp_path / "home"))
     name, directory = create_run_directory(chain_plan(shares=(16,), cuts=(4,)), TrainConfig(steps=1))

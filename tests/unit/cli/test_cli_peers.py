@@ -4,7 +4,6 @@ import os
 import sys
 
 import pytest
-from factories import chain_plan, swarm_plan
 
 from hetplanner.cli.runs.peers import join
 from hetplanner.errors import InvalidInput
@@ -14,6 +13,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.directory import create_run_directory
 from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.swarm.wire.certificates import run_certificates
+from tests.support.plans.factories import chain_plan, swarm_plan
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Edits of devices, hosts and sites: what is new, what stays, and what the links do."""
 
 import pytest
-from factories import sites_cluster, small_cluster
 
 from hetplanner.cluster.distance import INSIDE_SITE, distance_link
 from hetplanner.cluster.edits import (
@@ -20,6 +19,7 @@ from hetplanner.cluster.link_edits import LinkEnds, set_link
 from hetplanner.cluster.model import Cluster, Site
 from hetplanner.cluster.places import nearest_place, place_named, places
 from hetplanner.errors import InvalidInput
+from tests.support.plans.factories import sites_cluster, small_cluster
 
 FRANKFURT = Site(name="Frankfurt", latitude=50.11, longitude=8.68)
 TOKYO = Site(name="Tokyo", latitude=35.68, longitude=139.69)

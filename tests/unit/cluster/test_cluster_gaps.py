@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from factories import chain_plan, small_cluster, tiny_workload
 
 from hetplanner.cluster.formats.cluster_files import cluster_from_json, cluster_to_json
 from hetplanner.cluster.formats.table_export import export_tables
@@ -18,6 +17,7 @@ from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.plots.data.maps.links import link_matrix
 from hetplanner.schema import checked
 from hetplanner.simulator.simulation import simulate
+from tests.support.plans.factories import chain_plan, small_cluster, tiny_workload
 
 
 def without(cluster: Cluster, *pairs: tuple[str, str], both: bool = True):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from factories import sites_cluster, small_cluster
 
 from hetplanner.cluster.distance import INSIDE_SITE, DistanceFormula, distance_km, distance_link, fitted_formula
 from hetplanner.cluster.formats.cluster_files import cluster_from_json, cluster_to_json
@@ -20,6 +19,7 @@ from hetplanner.cluster.link_edits import (
 )
 from hetplanner.cluster.model import Device, Host, HostLink, Site
 from hetplanner.errors import InvalidInput
+from tests.support.plans.factories import sites_cluster, small_cluster
 
 GBIT_S = 1e9 / 8
 BETWEEN = LinkEnds("site", "site-0", "site-1")

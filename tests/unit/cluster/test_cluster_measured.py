@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from factories import hosted
 
 from hetplanner.cluster.formats.cluster_files import load_cluster, save_cluster
 from hetplanner.cluster.measured import (
@@ -17,6 +16,7 @@ from hetplanner.cluster.measured import (
 )
 from hetplanner.cluster.model import Cluster
 from hetplanner.errors import InvalidInput
+from tests.support.plans.factories import hosted
 
 DEVICES = {"d0": "a", "d1": "a", "d2": "b", "d3": "c"}
 

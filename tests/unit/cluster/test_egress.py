@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from factories import chain_plan, sites_cluster
 from typer.testing import CliRunner
 
 from hetplanner.cli.planning.pareto import _egress_text
@@ -28,6 +27,7 @@ from hetplanner.plots.live import ConvergenceCurve, FrontCurve
 from hetplanner.plots.notebook.plans.searches import convergence
 from hetplanner.ui.plan.models.kept import comparison
 from hetplanner.ui.shell.models.texts import dollars_text, left_out_lines
+from tests.support.plans.factories import chain_plan, sites_cluster
 
 SAMPLES = Path(__file__).parents[3] / "sample_clusters"
 ON_AWS = ("aws_10_regions", "dtfm_4_regional", "dtfm_5_worldwide")

@@ -18,7 +18,7 @@ from hetplanner.workload.files import load_workload_file, save_workload
 from hetplanner.workload.presets import changed_workload, preset
 from hetplanner.workload.transformer import BoundaryLayers
 from hetplanner.workload.workload import Workload
-from tests.factories import small_cluster
+from tests.support.plans.factories import small_cluster
 
 KINDS = ["bottleneck:2", "bottleneck:4", "maxout:2", "maxout:4"]
 

@@ -5,8 +5,6 @@ import sys
 
 import pytest
 import torch
-from captured_models import FACTORIES, config_factory
-from patience import HANG_S
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -16,6 +14,8 @@ from hetplanner.capture.export import _Whole, _WithLoss
 from hetplanner.capture.weights import build_without_weights
 from hetplanner.runtime.model.modules import MODULES
 from hetplanner.workload.presets import preset
+from tests.support.models.captured_models import FACTORIES, config_factory
+from tests.support.processes.patience import HANG_S
 
 GPT2 = {"model_type": "gpt2"}
 LLAMA = {

@@ -2,7 +2,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from factories import chain_plan, small_cluster, tiny_workload
 
 from hetplanner.cluster.model import SiteLink
 from hetplanner.codecs.spec import Codec
@@ -15,6 +14,7 @@ from hetplanner.plan.model import LinkCodec
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.simulator.timing import simulate_step_s
 from hetplanner.workload.presets import preset
+from tests.support.plans.factories import chain_plan, small_cluster, tiny_workload
 
 PLANS = [
     chain_plan((4,), ()),

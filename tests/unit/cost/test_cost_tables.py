@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from factories import chain_plan, small_cluster, tiny_workload
 
 from hetplanner.cluster.catalog import resolve_device
 from hetplanner.cost.capacity import Capacity
@@ -10,6 +9,7 @@ from hetplanner.cost.reduction import reduce_seconds, reduction_bytes
 from hetplanner.cost.tables import CostTables
 from hetplanner.plan.problem import Problem
 from hetplanner.workload.optimizers import OPTIMIZERS
+from tests.support.plans.factories import chain_plan, small_cluster, tiny_workload
 
 
 def tables(**workload):

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 import torch
-from patience import HANG_S
 
 from hetplanner.cluster.catalog import is_processor
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.device import named_device
+from tests.support.processes.patience import HANG_S
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import re
 from itertools import pairwise
 
 import pytest
-from factories import chain_plan, small_cluster, tiny_workload
 
 from hetplanner.cost.advice.feasibility import advise
 from hetplanner.cost.check import check_plan, explain_infeasible
@@ -13,6 +12,7 @@ from hetplanner.errors import Infeasible
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.registry import make_planner
 from hetplanner.workload.presets import preset
+from tests.support.plans.factories import chain_plan, small_cluster, tiny_workload
 
 
 def shrunk(plan, memory):

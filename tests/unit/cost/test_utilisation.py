@@ -4,8 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from factories import chain_plan, image_workload, small_cluster, tiny_workload
-from fake_ranks import step_record, write
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.durations import Durations
@@ -17,6 +15,8 @@ from hetplanner.plots.data.swarms.swarms import utilisation_columns
 from hetplanner.runs.reading.reader import RunReader
 from hetplanner.runs.reports.utilisation import Utilisation, utilisation_of_run
 from hetplanner.simulator.simulation import simulate, summarise_trace
+from tests.support.plans.factories import chain_plan, image_workload, small_cluster, tiny_workload
+from tests.support.runs.fake_ranks import step_record, write
 
 STEPS = 5
 

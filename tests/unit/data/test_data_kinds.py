@@ -18,7 +18,7 @@ from hetplanner.data.need import ImageNeed, TokenNeed, need_of
 from hetplanner.data.registry import KINDS, absolute_data, check_data, open_data
 from hetplanner.errors import InvalidInput
 from hetplanner.workload.workload import Workload
-from tests.factories import image_workload, tiny_workload
+from tests.support.plans.factories import image_workload, tiny_workload
 
 TEXT = "So long as the river flows, stones grow round. "
 GPT = tiny_workload()  # bytes, sequences of 32
@@ -359,7 +359,7 @@ def test_a_long_folder_is_checked_in_parts_spread_over_it(tmp_path: Path, monkey
 )
 def test_a_captured_model_tells_its_need(name: str, need: TokenNeed | ImageNeed) -> None:
     from hetplanner.capture.assemble import capture_workload
-    from tests.captured_models import FACTORIES
+    from tests.support.models.captured_models import FACTORIES
 
     assert need_of(capture_workload(FACTORIES[name], name)) == need
 
@@ -398,7 +398,7 @@ def test_checking_imports_no_torch() -> None:
     import sys
 
     code = (
-        "import sys; from hetplanner.data.registry import check_data; from tests.factories import *;"
+        "import sys; from hetplanner.data.registry import check_data; from tests.support.plans.factories import *;"
         "check_data(None, image_workload()); check_data(None, tiny_workload()); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

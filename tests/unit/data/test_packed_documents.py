@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from factories import tiny_workload
 from torch.nn import functional
 from transformers import DataCollatorWithFlattening
 
@@ -18,7 +17,8 @@ from hetplanner.runtime.model.build import Batch, StageModel
 from hetplanner.runtime.train.data import open_batches
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.workload import Workload
-from tests.packed_data import Document, documents_folder, some_documents
+from tests.support.models.packed_data import Document, documents_folder, some_documents
+from tests.support.plans.factories import tiny_workload
 
 T = 32
 GPT = tiny_workload(layers=2, global_batch=8)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from captured_models import captured_here
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerFast
 
@@ -20,7 +19,8 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.train.data import open_batches, open_held_out
 from hetplanner.workload.capturing.capture import capture_config
 from hetplanner.workload.workload import Workload
-from tests.packed_data import documents_folder, some_documents
+from tests.support.models.captured_models import captured_here
+from tests.support.models.packed_data import documents_folder, some_documents
 
 T = 8
 ROWS = [{"en": "a " * (n % 11 + 1) + "b", "de": "c " * (n % 9) + "d"} for n in range(40)]

@@ -15,7 +15,7 @@ from hetplanner.runtime.train.data import open_batches
 from hetplanner.workload.capturing.capture import capture_config, mask_of_tokenizer
 from hetplanner.workload.files import workload_from_data, workload_to_data
 from hetplanner.workload.task import IGNORED, Continuation, HiddenTokens, num_hidden
-from tests.architectures import ARCHITECTURES, captured
+from tests.support.models.architectures import ARCHITECTURES, captured
 
 BERT = ARCHITECTURES["bert (hidden tokens)"] | {"model_type": "bert"}
 TASK = HiddenTokens(kind="hidden tokens", mask_token=259, vocab=260)

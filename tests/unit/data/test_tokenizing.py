@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from factories import chain_plan
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from typer.testing import CliRunner
 
@@ -16,6 +15,7 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs import resuming
 from hetplanner.workload.presets import preset
+from tests.support.plans.factories import chain_plan
 
 LINES = [f"The {word} fox jumps over {n} lazy dogs: naïve café, ½ of 日本.\n" for n, word in enumerate("abc" * 40)]
 TEXT = "".join(LINES)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from elastic_ablations import ABLATIONS
 
 from hetplanner.elastic.coordinator.coordinator import Coordinator
 from hetplanner.elastic.coordinator.cut_links import STALE_S
@@ -11,6 +10,7 @@ from hetplanner.elastic.coordinator.transaction import Phase
 from hetplanner.elastic.protocol.settings import ElasticSettings
 from hetplanner.elastic.simulation import hosts as simulated_hosts
 from hetplanner.elastic.simulation.simulation import NEVER, NO_FAULTS, Faults, Simulation
+from tests.support.swarms.elastic_ablations import ABLATIONS
 
 SETTINGS = ElasticSettings(stages=3, micro_batches=6, checkpoint_steps=2)
 

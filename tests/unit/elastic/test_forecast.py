@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import small_cluster, swarm_plan, tiny_workload, unlike_cluster
 from typer.testing import CliRunner
 
 import hetplanner as hp
@@ -26,6 +25,7 @@ from hetplanner.plan.model import OuterOptimizer
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.registry import make_planner
 from hetplanner.plots.data.swarms.swarms import forecast_columns
+from tests.support.plans.factories import small_cluster, swarm_plan, tiny_workload, unlike_cluster
 
 MANY = swarm_plan([6, 6], [5], workload=tiny_workload(global_batch=512))
 UNLIKE = swarm_plan(

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from readers import READERS
 
 from hetplanner.cluster.formats.uploads import cluster_from_uploads
 from hetplanner.elastic.coordinator.decisions import decode_decisions
@@ -19,6 +18,7 @@ from hetplanner.runs.run import Run, agent_lives
 from hetplanner.swarm.launch.requests import orders_so_far
 from hetplanner.workload.files import workload_from_data, workload_to_data
 from hetplanner.workload.presets import preset
+from tests.support.files.readers import READERS
 
 DIGITS = "9" * 5000
 

@@ -1,9 +1,9 @@
 import errno
 
 import pytest
-from full_disks import Budget
 
 from hetplanner.line_files import LineFile, append_line
+from tests.support.files.full_disks import Budget
 
 
 def told(lost: int) -> bytes:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from readers import READERS
+from tests.support.files.readers import READERS
 
 SPEC = find_spec("hetplanner")
 assert SPEC is not None
@@ -192,7 +192,7 @@ def test_whoever_opens_a_file_stands_under_the_law_or_has_a_reason():
         for name, function in functions()
         if opens(function) and not stands_under_the_law(function) and name not in allowed
     }
-    assert left_out == set(), "put them under hetplanner.reading.reader and into tests/readers.py"
+    assert left_out == set(), "put them under hetplanner.reading.reader and into tests/support/files/readers.py"
     assert len(allowed) == len(set(allowed))
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from factories import chain_plan, hosted, swarm_plan, tiny_workload
 
 from hetplanner.errors import InvalidInput
 from hetplanner.hosts.asking import question, resumed_run
@@ -21,6 +20,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.directory import RunDirectory
 from hetplanner.runs.reports.diagnosis import launcher_exit_codes
 from hetplanner.schema import checked
+from tests.support.plans.factories import chain_plan, hosted, swarm_plan, tiny_workload
 
 PLAN = chain_plan(shares=(1, 1), cuts=(4,), cluster=hosted({"d0": "a", "d1": "b", "d2": "b", "d3": "c"}))
 PLACED = place_hosts(PLAN, Hosts(hosts={"b": HostEntry(ssh="me@b.lab", python="/v/python")}))

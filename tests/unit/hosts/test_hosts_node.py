@@ -13,7 +13,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from patience import until
 
 from hetplanner.hosts.framing import HELLO, FrameWriter, read_frame, read_greeting
 from hetplanner.hosts.on_host import keeper as keepers
@@ -22,6 +21,7 @@ from hetplanner.hosts.on_host.node import Connection, end_processes
 from hetplanner.hosts.on_host.sending import HEARTBEATS_NOTE, ORDER_FILE, SEEN_FILE, STATE_FILE, STOP_FILE, TORCHRUN_LOG
 from hetplanner.liveness.processes import processes_of_run
 from hetplanner.swarm.launch.requests import PeerOrder, orders_so_far, orders_text
+from tests.support.processes.patience import until
 
 SUMMARY = """\
 E1124 06:25:32 api.py:984 [default0]:hetplanner worker: nothing of ours

@@ -5,7 +5,6 @@ import json
 import os
 
 import pytest
-from factories import chain_plan, hosted
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from hetplanner.hosts.on_host.sending import LINES, Changes
 from hetplanner.launchers.hosts_file import Hosts, place_hosts
 from hetplanner.plan.files.checkpoints import Manifest, RankFile, checkpoint_steps, publish
 from hetplanner.plan.train import TrainConfig
+from tests.support.plans.factories import chain_plan, hosted
 
 PLAN = chain_plan(shares=(1, 1), cuts=(4,), cluster=hosted({"d0": "a", "d1": "b", "d2": "b", "d3": "c"}))
 A, B, C = place_hosts(PLAN, Hosts())

@@ -3,9 +3,7 @@
 import json
 from pathlib import Path
 
-import patience
 import pytest
-from factories import chain_plan, hosted, swarm_plan, tiny_workload
 
 from hetplanner.errors import Infeasible, InvalidInput, Preempted
 from hetplanner.hosts.changes import returning
@@ -24,6 +22,8 @@ from hetplanner.runs.agent.successor import check_replan, successor_of
 from hetplanner.runs.agent.supervisor import Supervisor
 from hetplanner.runs.directory import find_run
 from hetplanner.runs.run import Run
+from tests.support.plans.factories import chain_plan, hosted, swarm_plan, tiny_workload
+from tests.support.processes import patience
 
 HOSTS = {"d0": "a", "d1": "b", "d2": "b", "d3": "c"}
 PLAN = chain_plan([2, 2], [4], cluster=hosted(HOSTS), workload=tiny_workload(global_batch=8))

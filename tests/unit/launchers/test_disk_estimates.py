@@ -1,9 +1,6 @@
 """What is said of a checkpoint and a model before the launch is what their tensors take, within 5 %."""
 
 import pytest
-from factories import chain_plan, tiny_workload
-from programs import residual_workload
-from threaded_ranks import ThreadedRanks
 
 from hetplanner.codecs.spec import Codec
 from hetplanner.launchers.disk import disk_need
@@ -11,6 +8,9 @@ from hetplanner.plan.model import OuterOptimizer
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.checkpoint.files import state_of
 from hetplanner.runtime.checkpoint.save import _header, saved_bytes
+from tests.support.models.programs import residual_workload
+from tests.support.plans.factories import chain_plan, tiny_workload
+from tests.support.training.threaded_ranks import ThreadedRanks
 
 CONFIG = TrainConfig(steps=2, checkpoint_every=1, warmup_steps=0)
 

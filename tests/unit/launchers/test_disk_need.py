@@ -4,8 +4,6 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
-from factories import chain_plan, swarm_plan
-from full_disks import Budget
 
 from hetplanner.elastic.coordinator.decisions import Booted, Committed, decode_decisions
 from hetplanner.elastic.protocol.identity import Stamp, Version
@@ -15,6 +13,8 @@ from hetplanner.launchers.disk import check_disk, disk_need
 from hetplanner.plan.train import TrainConfig
 from hetplanner.schedule.order import make_schedule
 from hetplanner.swarm.decision_file import DecisionFile
+from tests.support.files.full_disks import Budget
+from tests.support.plans.factories import chain_plan, swarm_plan
 
 Usage = namedtuple("Usage", "total used free")
 PLAN = chain_plan(shares=(2, 1), cuts=(4,))

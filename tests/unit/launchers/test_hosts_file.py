@@ -1,11 +1,11 @@
 """The hosts file: what it says, and every way in which it is refused; where a run is launched is kept with it."""
 
 import pytest
-from factories import chain_plan, hosted
 
 from hetplanner.errors import InvalidInput
 from hetplanner.launchers.hosts_file import HostEntry, Hosts, place_hosts, read_hosts
 from hetplanner.launchers.launch_file import Launch, load_launch, save_launch
+from tests.support.plans.factories import chain_plan, hosted
 
 GOOD = """
 format = "hetplanner/hosts@1"

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from factories import chain_plan
 
 from hetplanner import notebook
 from hetplanner.launchers import isolate
 from hetplanner.launchers.isolate import MODULE, isolated, why_open
 from hetplanner.launchers.local import LocalLauncher
 from hetplanner.plan.train import TrainConfig
+from tests.support.plans.factories import chain_plan
 
 LISTENER = """
 import socket, sys

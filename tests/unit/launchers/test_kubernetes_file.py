@@ -6,7 +6,6 @@ import re
 import kubernetes_validate
 import pytest
 import yaml
-from factories import chain_plan, hosted
 from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
 
 from hetplanner.errors import InvalidInput
@@ -15,6 +14,7 @@ from hetplanner.launchers.kubernetes import MAX_NAME, KubernetesLauncher, jobset
 from hetplanner.plan.files.plan_files import load_plan
 from hetplanner.plan.files.train_files import load_config
 from hetplanner.plan.train import TrainConfig
+from tests.support.plans.factories import chain_plan, hosted
 
 VERSION = "1.31"
 HOSTILE = 'a": $(HETPLANNER_ADDRESS)  # - kind: Pod'

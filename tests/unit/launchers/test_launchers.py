@@ -5,7 +5,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from factories import chain_plan, hosted, swarm_plan
 from pydantic import ValidationError
 
 from hetplanner.elastic.protocol.identity import Version
@@ -23,6 +22,7 @@ from hetplanner.plan.placement import ADDRESS_VARIABLE, COORDINATOR_VARIABLE, HO
 from hetplanner.plan.train import TrainConfig
 from hetplanner.swarm.launch import host_part
 from hetplanner.workload.presets import preset
+from tests.support.plans.factories import chain_plan, hosted, swarm_plan
 
 RUN_DIR = Path("/tmp/a run's directory")
 

@@ -4,11 +4,11 @@ import json
 import time
 
 import pytest
-from metadata_service import Metadata
-from patience import until
 
 from hetplanner.liveness import notices
 from hetplanner.liveness.notices import NoticeWatcher, notice
+from tests.support.hosts.metadata_service import Metadata
+from tests.support.processes.patience import until
 
 GONE = {"action": "terminate", "time": "2026-11-25T15:00:00Z"}
 

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from factories import chain_plan, sites_cluster, small_cluster, swarm_plan, tiny_workload
 from typer.testing import CliRunner
 
 import hetplanner as hp
@@ -25,6 +24,7 @@ from hetplanner.runs.plan_store import PlanStore
 from hetplanner.runs.reading.reader import RunReader
 from hetplanner.swarm.spec import spec_of
 from hetplanner.workload.presets import preset
+from tests.support.plans.factories import chain_plan, sites_cluster, small_cluster, swarm_plan, tiny_workload
 
 SWARM = swarm_plan([2, 3], [3]).replace(estimate=estimate_plan(chain_plan([8, 8], [3])))
 INT8, INT4 = Codec(name="int8"), Codec(name="int4")

@@ -1,11 +1,11 @@
 """Ranks of hosts: who runs where, and what is refused."""
 
 import pytest
-from factories import chain_plan, hosted
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.plan.placement import check_host, host_of_rank, rank_on_host, ranks_by_host
+from tests.support.plans.factories import chain_plan, hosted
 
 
 @pytest.fixture

@@ -1,14 +1,14 @@
 """From which earlier runs a plan can go on, without torch: its own, or those of another plan for the same training."""
 
 import pytest
-from factories import chain_plan, tiny_workload
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.plan.files.resumable import carried_steps, check_resumable, other_plan, why_not_carried_over
 from hetplanner.plan.model import OuterOptimizer
 from hetplanner.plan.train import TrainConfig
-from tests.unit.runtime.test_checkpoints import write_checkpoint
+from tests.support.plans.factories import chain_plan, tiny_workload
+from tests.unit.runtime.checkpoint.test_checkpoints import write_checkpoint
 
 WORKLOAD = tiny_workload(global_batch=8)
 OLD = chain_plan([2, 2], [4], workload=WORKLOAD)

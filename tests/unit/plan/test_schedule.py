@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
-from factories import chain_plan, small_cluster, tiny_workload
 
 from hetplanner.plan.action import Kind
 from hetplanner.plan.model import Plan, Route, Stage
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.schedule.order import make_schedule
+from tests.support.plans.factories import chain_plan, small_cluster, tiny_workload
 
 
 def ragged_plan() -> Plan:

@@ -1,7 +1,6 @@
 """Devices pinned to stages: refused where no plan can honour them, kept by every planner that says so."""
 
 import pytest
-from factories import small_cluster, tiny_workload
 
 from hetplanner.cli.problem import pins
 from hetplanner.cluster.generators import mixed_gpus
@@ -13,6 +12,7 @@ from hetplanner.planners.interface import Budget
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
 from hetplanner.schema import checked
 from hetplanner.workload.presets import preset
+from tests.support.plans.factories import small_cluster, tiny_workload
 
 HONOUR = [name for name in planner_names() if planner_type(name).honours_pins]
 

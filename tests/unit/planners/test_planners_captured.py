@@ -5,8 +5,6 @@ import subprocess
 import sys
 
 import pytest
-from dags import captured, cut_plan, random_dag, residual_network
-from factories import sites_cluster, small_cluster
 
 from hetplanner.cluster.model import Cluster
 from hetplanner.cost.check import check_plan
@@ -21,6 +19,8 @@ from hetplanner.planners.registry import make_planner, planner_names
 from hetplanner.planners.variants.schedules import reschedule
 from hetplanner.workload.files import save_workload
 from hetplanner.workload.model import Op
+from tests.support.models.dags import captured, cut_plan, random_dag, residual_network
+from tests.support.plans.factories import sites_cluster, small_cluster
 
 NETWORK = residual_network(40, width=128, global_batch=32)
 CLUSTER = sites_cluster([3, 3, 2])

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from factories import small_cluster, tiny_workload
 from typer.testing import CliRunner
 
 import hetplanner as hp
@@ -22,6 +21,7 @@ from hetplanner.planners.baselines.rank_order import RankOrderPlanner
 from hetplanner.planners.comparison import run_comparison
 from hetplanner.planners.exhaustive.symmetry import Listing
 from hetplanner.workload.presets import preset
+from tests.support.plans.factories import small_cluster, tiny_workload
 
 LAB = str(Path(__file__).parents[3] / "sample_clusters" / "lab_2_sites_4.json")
 PROBLEM = Problem(cluster=small_cluster(4), workload=tiny_workload(), constraints=Constraints(stages=2, replicas=2))

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import small_cluster, tiny_workload
 
 from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.cluster.generators import mixed_gpus
@@ -25,6 +24,7 @@ from hetplanner.planners.finish import equal_plan, order_devices
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
 from hetplanner.simulator.simulation import simulate
 from hetplanner.workload.presets import preset
+from tests.support.plans.factories import small_cluster, tiny_workload
 
 SAMPLES = Path(__file__).parents[3] / "sample_clusters"
 OBJECTIVES = ("step-time", "cost", "dtfm")
@@ -230,7 +230,7 @@ def test_a_stop_between_reducers_takes_the_best_so_far():
 
 def test_a_stop_while_kernels_are_compiled_gives_a_plan(tmp_path):
     """In a process without compiled kernels: every planner is stopped as soon as it begins to compile one."""
-    program = Path(__file__).parents[2] / "stop_compiling.py"
+    program = Path(__file__).parents[2] / "support/processes/stop_compiling.py"
     done = subprocess.run(
         [sys.executable, program], env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}, capture_output=True, check=True
     )

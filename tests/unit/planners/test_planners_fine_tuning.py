@@ -5,7 +5,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from factories import chain_plan, small_cluster, tiny_workload, tuned
 
 from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.cost.bounds.lower_bounds import bound_step
@@ -21,6 +20,7 @@ from hetplanner.planners.registry import make_planner, planner_names, planner_ty
 from hetplanner.simulator.simulation import simulate, summarise_trace
 from hetplanner.workload.fine_tuning import FineTuning
 from hetplanner.workload.presets import preset
+from tests.support.plans.factories import chain_plan, small_cluster, tiny_workload, tuned
 
 LAB = Path(__file__).parents[3] / "sample_clusters" / "lab_2_sites_4.json"
 FROZEN = FineTuning(frozen_layers=2)

@@ -3,13 +3,13 @@ import subprocess
 import sys
 
 import pytest
-from factories import small_cluster, tiny_workload
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.interface import Budget, CancelledWhileCompiling, PlannerSettings, Progress
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
 from hetplanner.planners.search.interrupts import Interrupts
+from tests.support.plans.factories import small_cluster, tiny_workload
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 
 import pytest
-from factories import chain_plan
 
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import InvalidInput
@@ -12,6 +11,7 @@ from hetplanner.planners.comparison import Comparison, ComparisonRow
 from hetplanner.planners.interface import SearchResult
 from hetplanner.plots import comparison, convergences
 from hetplanner.plots.data.search.comparisons import planner_columns, search_columns, value_axis
+from tests.support.plans.factories import chain_plan
 
 PLAN = chain_plan([6, 5, 5], [3, 5, 7])
 PLAN = PLAN.replace(estimate=estimate_plan(PLAN))

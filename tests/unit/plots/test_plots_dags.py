@@ -3,14 +3,14 @@
 from typing import get_args
 
 import pytest
-from dags import captured, cut_plan, random_dag, residual_network
-from factories import small_cluster, tiny_workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetplanner.plots.data.search.dags import DagLayout
 from hetplanner.plots.theme import OP_COLOURS
 from hetplanner.workload.model import Op, OpKind
+from tests.support.models.dags import captured, cut_plan, random_dag, residual_network
+from tests.support.plans.factories import small_cluster, tiny_workload
 
 
 def chain(*reads: tuple[str, ...]) -> list[Op]:

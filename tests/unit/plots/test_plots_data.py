@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from factories import chain_plan, small_cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from hetplanner.plots.data.maps import labels, links, maps
 from hetplanner.plots.data.search import costs, grid
 from hetplanner.plots.data.steps import spans
 from hetplanner.schema import checked
+from tests.support.plans.factories import chain_plan, small_cluster
 
 
 def two_sites(devices: tuple[int, int] = (2, 1)) -> Cluster:

@@ -6,8 +6,6 @@ import re
 
 import numpy as np
 import pytest
-from factories import chain_plan, small_cluster
-from hostile import MARKUP, NAMES, hostile_cluster, hostile_plan
 from typer.testing import CliRunner
 
 import hetplanner as hp
@@ -32,6 +30,8 @@ from hetplanner.plots.data.search.films import (
 )
 from hetplanner.plots.film import film_html
 from hetplanner.plots.plan_report_page import plan_report_page
+from tests.support.files.hostile import MARKUP, NAMES, hostile_cluster, hostile_plan
+from tests.support.plans.factories import chain_plan, small_cluster
 
 MOST_BYTES = 300_000
 PLAN = chain_plan([6, 5, 5], [3, 5, 7])

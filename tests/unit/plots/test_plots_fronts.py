@@ -1,7 +1,6 @@
 """Columns of a front, and the plot of one."""
 
 import pytest
-from factories import chain_plan
 
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.planners.step_time.pareto import ParetoFront
@@ -14,6 +13,7 @@ from hetplanner.plots.data.search.fronts import (
     named_points,
     point_columns,
 )
+from tests.support.plans.factories import chain_plan
 
 PLAN = chain_plan([6, 5, 5], [3, 5, 7])
 ESTIMATE = estimate_plan(PLAN)

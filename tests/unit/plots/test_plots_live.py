@@ -11,7 +11,6 @@ from bokeh.core.validation import check_integrity
 from bokeh.document import Document
 from bokeh.embed import components
 from bokeh.models import GlyphRenderer, HoverTool
-from factories import chain_plan, sites_cluster, small_cluster
 
 from hetplanner.cluster.link_edits import LinkEnds, set_link
 from hetplanner.cost.estimate import estimate_plan
@@ -25,6 +24,7 @@ from hetplanner.plots.live.base import SMALL_ARRAY, empty_source, put
 from hetplanner.plots.theme import SOURCE_COLOURS
 from hetplanner.runs.reading.reader import Evaluation
 from hetplanner.simulator.simulation import simulate
+from tests.support.plans.factories import chain_plan, sites_cluster, small_cluster
 
 
 def estimated(plan: Plan) -> Plan:

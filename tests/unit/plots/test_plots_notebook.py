@@ -13,11 +13,7 @@ import nbformat
 import pytest
 from bokeh.embed import components
 from bokeh.plotting import figure
-from dags import cut_plan, random_dag
-from factories import chain_plan, small_cluster
-from fake_ranks import phase, step_record, write
 from nbclient import NotebookClient
-from patience import HANG_S
 
 import hetplanner.plots as plots
 from hetplanner.cluster.model import Cluster
@@ -39,6 +35,10 @@ from hetplanner.simulator.jitter import Jitter
 from hetplanner.simulator.simulation import simulate
 from hetplanner.simulator.terms import StepTerms
 from hetplanner.simulator.timing import simulate_spread
+from tests.support.models.dags import cut_plan, random_dag
+from tests.support.plans.factories import chain_plan, small_cluster
+from tests.support.processes.patience import HANG_S
+from tests.support.runs.fake_ranks import phase, step_record, write
 
 
 def _priced(devices: int) -> Cluster:

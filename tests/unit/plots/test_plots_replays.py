@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from factories import chain_plan, tiny_workload
 
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.plots.data.steps.replays import (
@@ -17,6 +16,7 @@ from hetplanner.plots.data.steps.replays import (
 from hetplanner.plots.live import LinkLoads, MemoryCurves, StageShares, StepGantt
 from hetplanner.simulator.replay import replay_step
 from hetplanner.simulator.spans import KINDS
+from tests.support.plans.factories import chain_plan, tiny_workload
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_the_busiest_links_come_first(plan, replay):
 
 
 def test_nics_with_a_limit_are_among_the_links():
-    from factories import small_cluster
+    from tests.support.plans.factories import small_cluster
 
     plan = chain_plan([8], [3], cluster=small_cluster(2, nic="20 Mbit/s"))
     labels = link_rows(replay_step(plan), plan).labels

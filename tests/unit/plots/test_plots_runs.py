@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 import pytest
-from fake_ranks import step_record, write
 from typer.testing import CliRunner
 
 from hetplanner.cli.app import app
@@ -22,8 +21,9 @@ from hetplanner.runs.reading.loads import link_loads, site_loads
 from hetplanner.runs.reports.comparison import Comparer
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus, write_status
-from tests.unit.runs.test_report import durations, plan, write_run  # noqa: F401 (plan is a fixture)
-from tests.unit.runs.test_runs_life import a_run, links_line
+from tests.support.runs.fake_ranks import step_record, write
+from tests.unit.runs.reading.test_runs_life import a_run, links_line
+from tests.unit.runs.reports.test_report import durations, plan, write_run  # noqa: F401 (plan is a fixture)
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 

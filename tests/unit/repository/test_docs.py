@@ -11,7 +11,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from documentation import PAGES, ROOT
+
+from tests.support.repository.documentation import PAGES, ROOT
 
 LONGEST = 35
 """Words of a sentence."""

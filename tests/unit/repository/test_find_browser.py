@@ -2,8 +2,9 @@
 
 import subprocess
 
-import find_browser as finding
 import pytest
+
+from tests.support.pages import find_browser as finding
 
 
 class Machine:

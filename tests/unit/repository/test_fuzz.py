@@ -1,8 +1,9 @@
 """Every reader is known to the fuzz, and damaged files of every kind are read or refused in a line that names them."""
 
 import pytest
-from fuzz import fuzz
-from readers import READERS
+
+from tests.support.files.fuzz import fuzz
+from tests.support.files.readers import READERS
 
 CASES = 24
 SEED = 1

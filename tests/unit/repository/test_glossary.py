@@ -3,12 +3,12 @@
 from xml.etree import ElementTree
 
 import pytest
-from factories import chain_plan, small_cluster
 
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.simulator.replay import replay_step
 from hetplanner.ui.shell.models.glossary import GLOSSARY
 from hetplanner.ui.widgets.cards import help_mark
+from tests.support.plans.factories import chain_plan, small_cluster
 
 
 @pytest.mark.parametrize("latency", ["1 ms", "200 ms"])

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from documentation import README, ROOT, blocks, commands
 
 import hetplanner
 from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.launchers.hosts_file import read_hosts
 from hetplanner.runs.agent.allowed_paths import allowed_paths_file, read_allowed_paths
+from tests.support.repository.documentation import README, ROOT, blocks, commands
 
 PACKAGE = ROOT / "hetplanner"
 
@@ -186,8 +186,8 @@ def test_a_process_of_tests_takes_one_thread():
 
 def test_tests_that_start_processes_are_dealt_out_by_files():
     files = [
-        "tests/distributed/test_gpu.py",
-        "tests/distributed/test_documented_commands.py",
+        "tests/distributed/training/test_gpu.py",
+        "tests/distributed/installed/test_documented_commands.py",
         "tests/unit/repository/test_find_browser.py",
     ]
     words = ["-n", "2", "-m", "", "-vv", "-k", "only_installs or gpu or hangs"]

@@ -1,5 +1,5 @@
 """Fixtures of these tests: an agent of their own."""
 
-from tests.own_agent import client, home
+from tests.support.runs.own_agent import client, home
 
 __all__ = ["client", "home"]

@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from factories import chain_plan
-from full_disks import Budget, full_for
 
 from hetplanner.errors import InvalidInput
 from hetplanner.launchers import capacity
@@ -24,6 +22,8 @@ from hetplanner.runs.reports.conditions import (
     with_full_disk,
 )
 from hetplanner.runs.status import RunStatus, read_status
+from tests.support.files.full_disks import Budget, full_for
+from tests.support.plans.factories import chain_plan
 
 GB = 10**9
 HERE = Path("/runs/one")

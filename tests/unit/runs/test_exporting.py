@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from factories import chain_plan, image_workload, tiny_workload
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files.plan_files import save_plan
@@ -19,6 +18,7 @@ from hetplanner.runtime.model.build import StageModel
 from hetplanner.weights.config import config_of
 from hetplanner.workload.huggingface import workload_from_config
 from hetplanner.workload.workload import Workload
+from tests.support.plans.factories import chain_plan, image_workload, tiny_workload
 
 GPT2 = tiny_workload().transformer
 FAMILIES = {

@@ -5,8 +5,6 @@ import io
 import json
 
 import pytest
-from factories import chain_plan, small_cluster
-from fake_ranks import step_record, write
 from typer.testing import CliRunner
 
 from hetplanner.cli.app import app
@@ -17,6 +15,8 @@ from hetplanner.runs.directory import create_run_directory
 from hetplanner.runs.reading.recent import recent
 from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.units import short_seconds
+from tests.support.plans.factories import chain_plan, small_cluster
+from tests.support.runs.fake_ranks import step_record, write
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from factories import chain_plan
 
 from hetplanner.errors import InvalidInput, Preempted, RunError
 from hetplanner.plan.files.plan_files import load_plan
@@ -17,6 +16,7 @@ from hetplanner.runs import home as homes
 from hetplanner.runs.directory import RUN_ID, create_run_directory, find_run, list_run_ids, new_run_id
 from hetplanner.runs.run import list_runs, open_run
 from hetplanner.runs.status import RunStatus, raise_if_lost, read_status, write_status
+from tests.support.plans.factories import chain_plan
 
 
 @pytest.fixture

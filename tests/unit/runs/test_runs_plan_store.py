@@ -5,11 +5,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from factories import chain_plan
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files.plan_files import load_plan
 from hetplanner.runs.plan_store import MAX_KEPT, MAX_NAME, PlanStore, is_safe, safe_name
+from tests.support.plans.factories import chain_plan
 
 PLAN = chain_plan([8, 8], [3])
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from patience import until
 from torch.distributed.elastic.agent.server import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
@@ -25,6 +24,7 @@ from hetplanner.runtime import forked_ranks
 from hetplanner.runtime.comm.rendezvous import ON_LOOPBACK, create_handler
 from hetplanner.runtime.forked_ranks import HANDLED, ForkAgent, ForkedRank, rank_environment
 from hetplanner.runtime.launch import WORKER_MODULE, asks_for_forks, can_fork
+from tests.support.processes.patience import until
 
 WRITES_ENVIRONMENT = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1] + os.environ['RANK'], 'w'))"
 

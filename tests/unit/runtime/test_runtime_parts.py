@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from patience import HANG_S
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from hetplanner.errors import InvalidInput
@@ -27,7 +26,8 @@ from hetplanner.runtime.measure.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.worker import parse_arguments, read_settings, run_directory
 from hetplanner.schedule.order import make_schedule
 from hetplanner.simulator.network import NetworkClock
-from tests.factories import chain_plan, small_cluster
+from tests.support.plans.factories import chain_plan, small_cluster
+from tests.support.processes.patience import HANG_S
 
 
 def test_telemetry_writes_every_line_in_order(tmp_path: Path) -> None:

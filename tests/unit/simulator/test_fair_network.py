@@ -3,13 +3,13 @@
 import math
 
 import pytest
-from factories import chain_plan, small_cluster
 
 from hetplanner.cluster.model import Cluster
 from hetplanner.schema import checked
 from hetplanner.simulator.fair_network import FairNetwork
 from hetplanner.simulator.network import NetworkClock
 from hetplanner.simulator.simulation import simulate, summarise_plan, summarise_trace
+from tests.support.plans.factories import chain_plan, small_cluster
 from tests.unit.simulator.test_simulator import durations
 
 SECOND = 125_000  # bytes in a second at 1 Mbit/s

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
-from factories import chain_plan
 
 from hetplanner.errors import InvalidInput
 from hetplanner.simulator.jitter import COMPUTE, NETWORK, Jitter
 from hetplanner.simulator.simulation import simulate, summarise_trace
+from tests.support.plans.factories import chain_plan
 
 PLAN = chain_plan((5, 3), (3, 6))
 

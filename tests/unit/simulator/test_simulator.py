@@ -2,11 +2,11 @@ import itertools
 
 import numpy as np
 import pytest
-from factories import chain_plan, small_cluster
 
 from hetplanner.plan.durations import Durations
 from hetplanner.simulator.network import NetworkClock
 from hetplanner.simulator.simulation import simulate, summarise_trace
+from tests.support.plans.factories import chain_plan, small_cluster
 
 FAST = {"bandwidth": "1000 Gbit/s", "latency": "0 s"}
 

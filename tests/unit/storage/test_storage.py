@@ -24,7 +24,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.storage.address import Storage, check_address
 from hetplanner.storage.copying import copied_steps, copy_checkpoint
 from hetplanner.storage.fetching import fetch_run
-from tests.factories import chain_plan
+from tests.support.plans.factories import chain_plan
 
 
 def write_checkpoint(run_dir: Path, step: int, ranks: int = 2) -> None:

@@ -5,17 +5,7 @@ import os
 
 import pytest
 import torch
-from own_loop import finish
 from safetensors.torch import save_file
-from swarm_runs import (
-    engines_of,
-    reference_losses,
-    run_micro_batch,
-    small_spec,
-    tokens_of,
-    train_delayed,
-    undisturbed_losses,
-)
 
 from hetplanner.codecs.spec import Codec
 from hetplanner.elastic.coordinator.decisions import Booted, Committed
@@ -28,6 +18,16 @@ from hetplanner.swarm.peer.engine import StageEngine
 from hetplanner.swarm.peer.state import load_checkpoint, receive_state, save_checkpoint
 from hetplanner.swarm.peer.tensor_checks import check_finite
 from hetplanner.swarm.spec import read_spec
+from tests.support.processes.own_loop import finish
+from tests.support.swarms.swarm_runs import (
+    engines_of,
+    reference_losses,
+    run_micro_batch,
+    small_spec,
+    tokens_of,
+    train_delayed,
+    undisturbed_losses,
+)
 
 CPU = torch.device("cpu")
 

@@ -4,7 +4,6 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from factories import small_cluster, swarm_plan
 
 from hetplanner import plots
 from hetplanner.elastic.coordinator.decisions import Committed
@@ -19,6 +18,7 @@ from hetplanner.runs.reading.swarm_flow import NO_FLOW, PeerWork, StepParts, flo
 from hetplanner.runs.reading.swarm_history import EVENTS_FILE, KEPT_STEPS, SwarmHistory
 from hetplanner.swarm.event_log import MAX_TOLD_PAIRS, MAX_TOLD_PEERS, EventLog
 from hetplanner.ui.run.views.swarm import flow_text, peer_table
+from tests.support.plans.factories import small_cluster, swarm_plan
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 

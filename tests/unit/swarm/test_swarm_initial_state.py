@@ -4,7 +4,6 @@ import os
 
 import numpy as np
 import pytest
-from factories import chain_plan, slow_swarm
 from safetensors.numpy import save_file
 
 from hetplanner.elastic.coordinator.decisions import (
@@ -34,7 +33,8 @@ from hetplanner.swarm.initial_state import (
     take_over,
 )
 from hetplanner.swarm.spec import spec_of
-from tests.unit.runtime.test_checkpoints import write_checkpoint
+from tests.support.plans.factories import chain_plan, slow_swarm
+from tests.unit.runtime.checkpoint.test_checkpoints import write_checkpoint
 
 PLAN = slow_swarm((1, 1))
 

@@ -4,7 +4,6 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from factories import chain_plan, small_cluster, swarm_plan
 
 from hetplanner import plots
 from hetplanner.errors import InvalidInput
@@ -29,6 +28,7 @@ from hetplanner.ui.run.views.hosts import Hosts
 from hetplanner.ui.run.views.network import Network
 from hetplanner.ui.run.views.swarm import NAMES, NO_SWARM, Swarm, stage_table, totals_text
 from hetplanner.ui.shell.models.session import Session
+from tests.support.plans.factories import chain_plan, small_cluster, swarm_plan
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 

@@ -6,9 +6,6 @@ import os
 import time
 
 import pytest
-from factories import chain_plan, sites_cluster, small_cluster
-from own_loop import finish
-from swarm_runs import small_spec
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.reducers.groups import reduction_groups
@@ -17,6 +14,9 @@ from hetplanner.swarm.launch.links import Links, create_links
 from hetplanner.swarm.launch.network_proxy import NetworkProxy
 from hetplanner.swarm.launch.rehearsal import Rehearsal
 from hetplanner.swarm.wire.endpoint import Endpoint, Lost
+from tests.support.plans.factories import chain_plan, sites_cluster, small_cluster
+from tests.support.processes.own_loop import finish
+from tests.support.swarms.swarm_runs import small_spec
 
 NBYTES = 100_000
 

@@ -4,10 +4,6 @@ import random
 
 import pytest
 import torch
-from factories import swarm_plan, tiny_workload
-from local_swarm import train_local
-from own_loop import finish
-from swarm_runs import engines_of, reference_losses, small_spec, tokens_of
 
 from hetplanner.elastic.protocol.identity import Stamp, Token, Version
 from hetplanner.errors import InvalidInput
@@ -17,6 +13,10 @@ from hetplanner.runtime.train.data import open_batches
 from hetplanner.swarm.peer.engine import StageEngine, Sum
 from hetplanner.swarm.peer.state import receive_state, state_sizes
 from hetplanner.swarm.spec import spec_of
+from tests.support.plans.factories import swarm_plan, tiny_workload
+from tests.support.processes.own_loop import finish
+from tests.support.swarms.local_swarm import train_local
+from tests.support.swarms.swarm_runs import engines_of, reference_losses, small_spec, tokens_of
 
 NESTEROV = OuterOptimizer(learning_rate=0.7, momentum=0.9)
 

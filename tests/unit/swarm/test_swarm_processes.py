@@ -4,8 +4,6 @@ import asyncio
 import threading
 
 import pytest
-from own_loop import finish
-from swarm_runs import small_spec
 
 from hetplanner.elastic.protocol.identity import Version
 from hetplanner.elastic.protocol.messages import Work
@@ -15,6 +13,8 @@ from hetplanner.swarm.launch.rehearsal import Rehearsal
 from hetplanner.swarm.main import parse_arguments
 from hetplanner.swarm.peer.open_calls import OpenCalls
 from hetplanner.swarm.peer.work_thread import Turn, WorkThread
+from tests.support.processes.own_loop import finish
+from tests.support.swarms.swarm_runs import small_spec
 
 
 def work(call):

@@ -4,7 +4,6 @@ import json
 import re
 
 import pytest
-from factories import chain_plan, small_cluster, swarm_plan
 from typer.testing import CliRunner
 
 from hetplanner.cli.app import app
@@ -22,6 +21,7 @@ from hetplanner.runs.reports.swarm_report import report_swarm
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.swarm.event_log import EventLog
+from tests.support.plans.factories import chain_plan, small_cluster, swarm_plan
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 

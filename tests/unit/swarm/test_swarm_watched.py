@@ -1,7 +1,6 @@
 """A page that watches the run of an elastic plan: loss, throughput and life, without what only routes have."""
 
 import pytest
-from factories import swarm_plan
 
 from hetplanner.elastic.coordinator.decisions import Committed
 from hetplanner.elastic.protocol.identity import Stamp, Version
@@ -10,6 +9,7 @@ from hetplanner.runs.directory import create_run_directory
 from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.swarm.event_log import EventLog, parse_events
 from hetplanner.ui.watch import RunWatch
+from tests.support.plans.factories import swarm_plan
 
 PLAN = swarm_plan([2, 3], [3])
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from own_loop import finish
 
 from hetplanner.elastic.protocol.encoding import decode_message, encode_message
 from hetplanner.elastic.protocol.identity import Entry, Holding, Member, Replica, Stamp, Token, Version, View
@@ -48,6 +47,7 @@ from hetplanner.swarm.wire.endpoint import Lost
 from hetplanner.swarm.wire.frames import MAX_HEADER_BYTES, decode_frame, encode_frame, join_frame
 from hetplanner.swarm.wire.refusal import why_refused
 from hetplanner.swarm.wire.tls_listener import HUNG_UP
+from tests.support.processes.own_loop import finish
 
 MEMBER = Member("peer-1", Stamp(2, 7))
 REPLICA = Replica(MEMBER, "127.0.0.1:5000", False)

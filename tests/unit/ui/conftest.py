@@ -4,7 +4,7 @@ import pytest
 
 from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.shell.models.app import PlannerApp
-from tests.unit.ui.pages.test_ui_models import SAMPLES, TOKEN, FakeService
+from tests.unit.ui.shell.test_ui_models import SAMPLES, TOKEN, FakeService
 
 
 @pytest.fixture

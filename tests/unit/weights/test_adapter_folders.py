@@ -3,10 +3,8 @@
 import json
 from pathlib import Path
 
-import model_folders
 import pytest
 import torch
-from factories import tiny_workload
 from safetensors.torch import load_file, save_file
 
 from hetplanner.errors import InvalidInput
@@ -20,6 +18,8 @@ from hetplanner.weights.adapters import ADAPTER_CONFIG, ADAPTER_FILE, adapter_co
 from hetplanner.workload.fine_tuning import Adapters, FineTuning
 from hetplanner.workload.huggingface import workload_from_config
 from hetplanner.workload.workload import Workload
+from tests.support.models import model_folders
+from tests.support.plans.factories import tiny_workload
 
 ADAPTERS = Adapters(rank=4, alpha=8.0, targets=("q_proj", "v_proj"))
 

@@ -6,12 +6,9 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-import model_folders
 import pytest
 import torch
 import transformers
-from captured_models import captured_here
-from factories import swarm_plan
 from safetensors.torch import load_file, save_file
 
 from hetplanner.errors import InvalidInput
@@ -22,6 +19,9 @@ from hetplanner.weights.header import read_header
 from hetplanner.workload.capturing.capture import capture_config
 from hetplanner.workload.huggingface import workload_from_config
 from hetplanner.workload.workload import Workload
+from tests.support.models import model_folders
+from tests.support.models.captured_models import captured_here
+from tests.support.plans.factories import swarm_plan
 
 INDEX = "model.safetensors.index.json"
 

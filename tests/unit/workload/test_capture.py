@@ -2,10 +2,8 @@
 
 import operator
 
-import captured_models
 import pytest
 import torch
-from captured_models import FACTORIES
 from torch import nn
 
 from hetplanner.capture.assemble import capture_workload
@@ -14,6 +12,8 @@ from hetplanner.capture.presets import captured_preset
 from hetplanner.workload.presets import CAPTURED_PRESETS, preset
 from hetplanner.workload.program import references
 from hetplanner.workload.workload import Workload
+from tests.support.models import captured_models
+from tests.support.models.captured_models import FACTORIES
 
 
 def real(value, weights, buffers, batch, nodes):

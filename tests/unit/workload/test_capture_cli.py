@@ -9,14 +9,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from captured_models import GPT2, RESNET, captured_here
-from patience import HANG_S
 
 from hetplanner.errors import InvalidInput
 from hetplanner.workload.capturing.capture import capture_config, capture_model_code
 from hetplanner.workload.files import load_workload_file, save_workload, workload_from_json, workload_to_data
 from hetplanner.workload.load import load_workload
 from hetplanner.workload.presets import preset
+from tests.support.models.captured_models import GPT2, RESNET, captured_here
+from tests.support.processes.patience import HANG_S
 
 NETS = """
 import torch

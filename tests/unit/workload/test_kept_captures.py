@@ -6,7 +6,6 @@ import threading
 import time
 
 import pytest
-from captured_models import RESNET
 
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import noting
@@ -15,6 +14,7 @@ from hetplanner.workload.capturing import kept as kept_captures
 from hetplanner.workload.capturing.capture import capture_config
 from hetplanner.workload.capturing.kept import captures_folder, digest_of, keep_capture, kept_capture, packed
 from hetplanner.workload.presets import preset
+from tests.support.models.captured_models import RESNET
 
 
 @pytest.fixture

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from host_bed import HostBed
-from hosts import netns
-from patience import HANG_S, until
+
+from tests.support.hosts import netns
+from tests.support.hosts.host_bed import HostBed
+from tests.support.processes.patience import HANG_S, until
 
 NAMES_LATE_S = 1.5
 """A pod's name is known so long after it has started."""

@@ -4,9 +4,9 @@ import json
 import os
 from pathlib import Path
 
-from host_bed import HEAD, HostBed
-from hosts.host_tools import program
-from patience import until
+from tests.support.hosts.host_bed import HEAD, HostBed
+from tests.support.hosts.host_tools import program
+from tests.support.processes.patience import until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
 SHELL = 'mount -t tmpfs none /sys/fs/cgroup; exec "$0" "$@"'

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import psutil
-from factories import chain_plan
-from host_bed import HEAD, PORT, HostBed
-from hosts.shaping import limit
-from patience import HANG_S, until
 
 from hetplanner.plan.files.plan_files import AnyPlan, save_plan
 from hetplanner.runs.run import Run, open_run
+from tests.support.hosts.host_bed import HEAD, PORT, HostBed
+from tests.support.hosts.shaping import limit
+from tests.support.plans.factories import chain_plan
+from tests.support.processes.patience import HANG_S, until
 
 HOSTS = ("a", "b", "c", "d")
 HETPLANNER = str(Path(sys.executable).with_name("hetplanner"))

@@ -5,16 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from host_bed import HostBed
-from hosts.cloud import Aws
-from patience import until
-
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.reading.swarm_history import SwarmHistory
 from hetplanner.swarm.main import SPEC_FILE
 from hetplanner.swarm.spec import spec_of
 from hetplanner.swarm.wire.certificates import make_certificates
+from tests.support.hosts.cloud import Aws
+from tests.support.hosts.host_bed import HostBed
+from tests.support.processes.patience import until
 
 MAIN = ("-m", "hetplanner.swarm.main")
 PORT = 29_600

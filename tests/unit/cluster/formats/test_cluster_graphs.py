@@ -6,7 +6,6 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-from factories import sites_cluster
 
 import hetplanner as hp
 from hetplanner.cluster.formats.cluster_files import load_cluster
@@ -15,6 +14,7 @@ from hetplanner.cluster.formats.uploads import cluster_from_any_json, cluster_fr
 from hetplanner.cluster.link_edits import LinkEnds, remove_link
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import noting
+from tests.support.plans.factories import sites_cluster
 
 SAMPLES = Path(__file__).parents[4] / "sample_clusters"
 

@@ -2,13 +2,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import sites_cluster
 
 from hetplanner.cluster.formats.cluster_files import cluster_from_json, cluster_to_json, load_cluster
 from hetplanner.cluster.formats.table_export import tables_of
 from hetplanner.cluster.formats.uploads import cluster_from_uploads, files_from_text
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import noting
+from tests.support.plans.factories import sites_cluster
 
 CAMPUS = load_cluster(Path(__file__).parents[4] / "sample_clusters" / "campus_3_sites_6.json")
 

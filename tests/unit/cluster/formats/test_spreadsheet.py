@@ -5,7 +5,6 @@ import json
 import re
 
 import pytest
-from factories import chain_plan, small_cluster
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from hetplanner.cluster.formats.tables import cluster_from_folder
 from hetplanner.cluster.formats.uploads import cluster_from_uploads
 from hetplanner.cluster.model import DeviceLink
 from hetplanner.planners.comparison import Comparison, ComparisonRow
+from tests.support.plans.factories import chain_plan, small_cluster
 
 FORMULAS = ("=HYPERLINK(0)", "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "'=quoted", "''=twice", "\uff1dwide", "'plain")
 BEGINNINGS = "=+-@\t\r\uff1d\uff0b\uff0d\uff20"

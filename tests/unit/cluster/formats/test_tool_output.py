@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from factories import sites_cluster
 
 from hetplanner.cluster.formats.gpu_lists import Gpu, kind_of_gpu
 from hetplanner.cluster.formats.tool_output import with_tool_output
 from hetplanner.cluster.link_edits import LinkEnds, remove_link
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import noting
+from tests.support.plans.factories import sites_cluster
 
 LIST = """GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-5f7c1c4e-0000-1111-2222-333344445555)
   MIG 1g.10gb     Device  0: (UUID: MIG-c6d4f1ef-0000-1111-2222-333344445555)

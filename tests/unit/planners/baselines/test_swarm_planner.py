@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from factories import tiny_workload
 
 from hetplanner.cluster.model import Cluster, Device, Host, Site, SiteLink
 from hetplanner.cost.check import check_plan
@@ -11,6 +10,7 @@ from hetplanner.planners.baselines.swarm import overlap_routes
 from hetplanner.planners.layout import apportion
 from hetplanner.planners.registry import make_planner
 from hetplanner.simulator.simulation import simulate
+from tests.support.plans.factories import tiny_workload
 
 
 def problem(rates, memory=1e9, **constraints):

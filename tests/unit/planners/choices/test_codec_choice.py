@@ -29,7 +29,7 @@ from hetplanner.planners.registry import make_planner
 from hetplanner.simulator.simulation import summarise_plan
 from hetplanner.simulator.timing import simulate_step_s
 from hetplanner.workload.presets import preset
-from tests.factories import chain_plan, small_cluster
+from tests.support.plans.factories import chain_plan, small_cluster
 
 TOPK = {"name": "topk", "ratio": 3.0}
 ELEMENTS = 2 * 32 * 32  # of a boundary of the test model, in float32

@@ -4,13 +4,13 @@ import itertools
 import json
 
 import pytest
-from factories import chain_plan
 
 from hetplanner.codecs.spec import Codec
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files.plan_files import plan_from_json, plan_to_data
 from hetplanner.plan.model import OuterOptimizer
 from hetplanner.plan.reducers.groups import groups_performed, reduction_groups
+from tests.support.plans.factories import chain_plan
 
 
 def test_plan_files_from_before_local_steps_mean_the_same():

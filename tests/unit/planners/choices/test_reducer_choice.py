@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from factories import chain_plan, sites_cluster, small_cluster
 from typer.testing import CliRunner
 
 from hetplanner.cli.app import app
@@ -18,6 +17,7 @@ from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.planners.choices.reducer import choose_reducer
 from hetplanner.simulator.simulation import simulate, summarise_trace
+from tests.support.plans.factories import chain_plan, sites_cluster, small_cluster
 
 SAMPLE = str(Path(__file__).parents[4] / "sample_clusters" / "campus_3_sites_6.json")
 

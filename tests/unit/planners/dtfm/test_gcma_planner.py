@@ -6,7 +6,7 @@ import pytest
 from hetplanner.planners.dtfm.gcma_kernels import cycle_groups
 from hetplanner.planners.interface import Budget
 from hetplanner.planners.registry import make_planner
-from tests.unit.search.test_dtfm_search import emitted_cost, problem
+from tests.unit.planners.dtfm.test_dtfm_search import emitted_cost, problem
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import small_cluster, tiny_workload
 
 from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.cost.check import check_plan
@@ -18,6 +17,7 @@ from hetplanner.planners.exhaustive.symmetry import Listing, least_placements, t
 from hetplanner.planners.interface import Budget, Progress
 from hetplanner.planners.registry import make_planner
 from hetplanner.workload.presets import preset
+from tests.support.plans.factories import small_cluster, tiny_workload
 
 SAMPLES = Path(__file__).parents[4] / "sample_clusters"
 NOBODY = np.full(6, -1)

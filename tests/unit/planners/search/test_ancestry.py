@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from factories import tiny_workload
 
 import hetplanner as hp
 from hetplanner.cluster.generators import mixed_gpus
@@ -12,6 +11,7 @@ from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.registry import make_planner
 from hetplanner.planners.search.ancestry import Ancestor, Birth, ancestors_of
 from hetplanner.plots.data.search.ancestry import birth_columns, descent_lines
+from tests.support.plans.factories import tiny_workload
 
 SEED_A, SEED_B = (Birth.of("seed", value, 10, (4, 2)) for value in (9.0, 8.0))
 CROSSED = Birth.of("crossed", 7.0, 50, (4, 2), (SEED_A, SEED_B))

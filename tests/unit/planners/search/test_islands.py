@@ -6,7 +6,6 @@ import sys
 from itertools import pairwise
 
 import pytest
-from patience import HANG_S
 
 from hetplanner.cluster.generators import mixed_gpus, r10
 from hetplanner.cost.check import check_plan
@@ -15,6 +14,7 @@ from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.registry import make_planner
 from hetplanner.planners.search import island_search, islands
 from hetplanner.workload.presets import preset
+from tests.support.processes.patience import HANG_S
 
 EPOCH = 4_000
 UNGUARDED = """

@@ -17,7 +17,7 @@ from hetplanner.planners.search import compiled_parts, kernel_parts, rough_searc
 from hetplanner.planners.search.planner import make_search
 from hetplanner.planners.search.population import EvolutionSettings, leader_of
 from hetplanner.workload.presets import preset
-from tests.patience import HANG_S
+from tests.support.processes.patience import HANG_S
 from tests.unit.planners.test_planners_family import SAMPLES
 
 # In a process of its own: after all parts were compiled (or loaded), searches ask for no kernel of another kind.

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from factories import small_cluster, tiny_workload
 
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.registry import make_planner
 from hetplanner.planners.search.moments import MOST_MOMENTS, Moment, MomentLog, keep
+from tests.support.plans.factories import small_cluster, tiny_workload
 
 
 @pytest.mark.parametrize("shape", [(2, 2), (None, None)])

@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from factories import small_cluster, tiny_workload
 
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.registry import make_planner
 from hetplanner.planners.search.tried import TriedShape
 from hetplanner.plots.data.curves import tried_columns
+from tests.support.plans.factories import small_cluster, tiny_workload
 
 
 def search(**constraints):

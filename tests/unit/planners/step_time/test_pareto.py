@@ -4,7 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-from factories import small_cluster, tied_workload, tiny_workload, unlike_cluster
 
 from hetplanner.cost.check import check_plan
 from hetplanner.cost.estimate import CostModel, estimate_plan
@@ -15,6 +14,7 @@ from hetplanner.planners.layout import deepest_layout
 from hetplanner.planners.registry import make_planner
 from hetplanner.planners.step_time.pareto import search_front, undominated
 from hetplanner.workload.presets import preset
+from tests.support.plans.factories import small_cluster, tied_workload, tiny_workload, unlike_cluster
 
 BUDGET = "60000 evaluations"
 # A finished plan gives up to a thousandth of its step away for less depth.

@@ -15,7 +15,7 @@ from hetplanner.planners.step_time.space import StepSpaces
 from hetplanner.planners.step_time.species import StepSpecies
 from hetplanner.simulator.simulation import simulate
 from hetplanner.workload.presets import preset
-from tests.unit.planners.test_swarm_planner import problem as one_site
+from tests.unit.planners.baselines.test_swarm_planner import problem as one_site
 
 
 def species(problem, stages, seed=0, recompute=False):

@@ -1,13 +1,13 @@
 """The search's kernels against the closed form, where they once parted."""
 
 import pytest
-from factories import TUNINGS, small_cluster, tiny_workload, tuned
 
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.plan.model import Provenance
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.layout import dense_plan
 from hetplanner.planners.step_time.species import StepSpecies
+from tests.support.plans.factories import TUNINGS, small_cluster, tiny_workload, tuned
 
 
 @pytest.mark.parametrize("tuning", TUNINGS)

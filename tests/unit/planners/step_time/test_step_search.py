@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from factories import small_cluster, tiny_workload
 
 from hetplanner.cluster.generators import mixed_gpus
 from hetplanner.cost.check import check_plan
@@ -16,6 +15,7 @@ from hetplanner.planners.step_time import kernels as step_kernels
 from hetplanner.planners.step_time.species import StepSpecies
 from hetplanner.simulator.simulation import simulate
 from hetplanner.workload.presets import preset
+from tests.support.plans.factories import small_cluster, tiny_workload
 
 BASELINES = [
     ("rank-order", {}),

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from factories import small_cluster, tiny_workload
 from typer.testing import CliRunner
 
 from hetplanner.cli.app import app
@@ -16,7 +15,8 @@ from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
 from hetplanner.simulator.simulation import simulate
 from hetplanner.workload.presets import preset
-from tests.unit.planners.test_swarm_planner import problem as one_site
+from tests.support.plans.factories import small_cluster, tiny_workload
+from tests.unit.planners.baselines.test_swarm_planner import problem as one_site
 
 
 def problem(seed=1, model="gpt2", devices=10, **fields):

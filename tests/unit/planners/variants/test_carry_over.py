@@ -1,7 +1,6 @@
 """A plan under another problem: what stays, what is estimated anew, what is refused."""
 
 import pytest
-from factories import chain_plan, small_cluster, tiny_workload
 
 from hetplanner.codecs.spec import Codec
 from hetplanner.cost.check import check_plan
@@ -9,6 +8,7 @@ from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.planners.variants.carry_over import CARRIED, carry_over
+from tests.support.plans.factories import chain_plan, small_cluster, tiny_workload
 
 
 @pytest.fixture

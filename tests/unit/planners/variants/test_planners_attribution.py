@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from factories import chain_plan, small_cluster
 
 from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.cluster.generators import mixed_gpus
@@ -16,6 +15,7 @@ from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.registry import make_planner
 from hetplanner.planners.variants.attribution import attribute_gain, divide_gain
 from hetplanner.workload.presets import preset
+from tests.support.plans.factories import chain_plan, small_cluster
 
 SAMPLES = Path(__file__).parents[4] / "sample_clusters"
 CHOICES = ["placement", "cut", "shares", "depth", "codecs", "reducer"]

@@ -1,7 +1,6 @@
 """Derived plans: what is asked for changes and nothing else, they are checked, and their files say what they are."""
 
 import pytest
-from factories import chain_plan, small_cluster, tiny_workload
 
 from hetplanner.cost.check import check_plan, memory_limits, peak_bytes
 from hetplanner.cost.estimate import estimate_plan
@@ -19,6 +18,7 @@ from hetplanner.planners.variants.derive import (
 )
 from hetplanner.schema import checked
 from hetplanner.ui.export.model import plan_text
+from tests.support.plans.factories import chain_plan, small_cluster, tiny_workload
 
 
 @pytest.fixture

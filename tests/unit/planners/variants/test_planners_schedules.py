@@ -2,7 +2,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from factories import chain_plan, small_cluster, tiny_workload
 
 from hetplanner.cost.closed_form import time_step
 from hetplanner.cost.durations import durations_of
@@ -16,6 +15,7 @@ from hetplanner.plots.data.search.grid import grid_columns, memory_columns
 from hetplanner.plots.data.steps.spans import chosen_spans
 from hetplanner.schedule.order import make_schedule
 from hetplanner.simulator.simulation import simulate, summarise_trace
+from tests.support.plans.factories import chain_plan, small_cluster, tiny_workload
 
 FAST = {"bandwidth": "1000 Gbit/s", "latency": "0 s"}
 

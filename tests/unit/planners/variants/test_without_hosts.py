@@ -1,7 +1,6 @@
 """A plan made anew when hosts are gone: which devices are left, where the search begins, what is refused."""
 
 import pytest
-from factories import chain_plan, hosted, tiny_workload
 from typer.testing import CliRunner
 
 from hetplanner.cli.app import app
@@ -10,6 +9,7 @@ from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.planners.interface import Budget
 from hetplanner.planners.registry import make_planner
 from hetplanner.planners.variants.without_hosts import problem_with_weights, problem_without_hosts, stages_out_of_reach
+from tests.support.plans.factories import chain_plan, hosted, tiny_workload
 
 HOSTS = {"d0": "a", "d1": "b", "d2": "b", "d3": "c", "d4": "c"}
 PLAN = chain_plan([2, 2], [4], cluster=hosted(HOSTS), workload=tiny_workload(global_batch=8))  # d4 is idle

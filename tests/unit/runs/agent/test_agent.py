@@ -13,9 +13,6 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from factories import chain_plan
-from fake_launcher import processes_under
-from patience import HANG_S, until
 
 from hetplanner.cluster.model import Cluster
 from hetplanner.errors import Infeasible, InvalidInput, Preempted, RunError
@@ -32,8 +29,11 @@ from hetplanner.runs.home import socket_path
 from hetplanner.runs.run import open_run
 from hetplanner.runs.status import raise_if_lost
 from hetplanner.schema import checked
+from tests.support.plans.factories import chain_plan
+from tests.support.processes.patience import HANG_S, until
+from tests.support.runs.fake_launcher import processes_under
 
-FAKE = Path(__file__).parents[3] / "fake_launcher.py"
+FAKE = Path(__file__).parents[3] / "support/runs/fake_launcher.py"
 LONG = TrainConfig(steps=100_000)
 
 

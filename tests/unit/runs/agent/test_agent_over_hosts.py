@@ -6,8 +6,6 @@ import signal
 import sys
 
 import pytest
-from factories import chain_plan, hosted
-from fake_launcher import FakeLauncher, processes_under
 from typer.testing import CliRunner
 
 from hetplanner.cli.app import app
@@ -24,7 +22,9 @@ from hetplanner.runs.agent.service import launch_of, read_start_request
 from hetplanner.runs.agent.supervisor import Supervisor
 from hetplanner.runs.directory import find_run
 from hetplanner.runs.reading.host_states import read_host_warnings
-from tests.supervised import reach, until
+from tests.support.plans.factories import chain_plan, hosted
+from tests.support.runs.fake_launcher import FakeLauncher, processes_under
+from tests.support.runs.supervised import reach, until
 
 PLAN = chain_plan(shares=(1, 1), cuts=(4,), cluster=hosted({"d0": "a", "d1": "b", "d2": "b", "d3": "c"}))
 HOSTS = Hosts(hosts={"a": HostEntry(ssh="me@a.lab")})

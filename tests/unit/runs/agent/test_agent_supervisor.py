@@ -6,12 +6,8 @@ import os
 import signal
 import stat
 
-import patience
 import psutil
 import pytest
-from factories import chain_plan
-from fake_launcher import FakeLauncher, processes_under
-from patience import HANG_S
 
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.launchers.capacity import Machine
@@ -20,7 +16,11 @@ from hetplanner.runs.agent.supervisor import Supervisor
 from hetplanner.runs.directory import find_run
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import read_status, write_status
-from tests.supervised import reach, until
+from tests.support.plans.factories import chain_plan
+from tests.support.processes import patience
+from tests.support.processes.patience import HANG_S
+from tests.support.runs.fake_launcher import FakeLauncher, processes_under
+from tests.support.runs.supervised import reach, until
 
 LONG = TrainConfig(steps=100_000)
 
@@ -193,7 +193,7 @@ def test_a_killed_launcher_takes_its_orphans_with_it(supervise, plan, home):
 
 
 def test_a_program_that_cannot_be_started_fails_the_run_and_nothing_else(supervise, plan, monkeypatch):
-    monkeypatch.setattr("fake_launcher.sys.executable", "/no/such/python")
+    monkeypatch.setattr("tests.support.runs.fake_launcher.sys.executable", "/no/such/python")
     supervisor = supervise()
     status = reach(supervisor, supervisor.submit(plan, LONG).run, "failed")
     assert "No such file" in status.message

@@ -4,7 +4,6 @@ import json
 import os
 
 import pytest
-from factories import chain_plan
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files.plan_files import plan_to_data
@@ -13,6 +12,7 @@ from hetplanner.runs.agent.allowed_paths import Choice, allowed_paths_file, read
 from hetplanner.runs.agent.service import read_start_request
 from hetplanner.runs.directory import create_run_directory, find_run
 from hetplanner.schema import checked
+from tests.support.plans.factories import chain_plan
 
 PLAN = chain_plan(shares=(1, 1), cuts=(4,))
 

@@ -4,14 +4,14 @@ import re
 import time
 
 import pytest
-from factories import chain_plan
-from fake_launcher import FakeLauncher
 
 from hetplanner.launchers.local import LocalLauncher
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.agent.leftovers import remove_leftovers
 from hetplanner.runs.agent.supervisor import Supervisor
 from hetplanner.runs.directory import RunDirectory, find_run
+from tests.support.plans.factories import chain_plan
+from tests.support.runs.fake_launcher import FakeLauncher
 
 DOCUMENTED = re.compile(
     r"plan\.json|run\.json|status\.json|prediction\.json|swarm\.json|links\.json|model\.json|model\.safetensors"

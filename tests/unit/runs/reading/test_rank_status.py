@@ -5,7 +5,6 @@ import os
 import time
 
 import pytest
-from factories import chain_plan
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files.plan_files import save_plan
@@ -13,6 +12,7 @@ from hetplanner.plan.files.train_files import save_config
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.reading.rank_status import SILENT_S
 from hetplanner.runs.run import open_run
+from tests.support.plans.factories import chain_plan
 
 NOW = 1_700_000_000.0
 

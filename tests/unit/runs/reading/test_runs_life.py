@@ -3,8 +3,6 @@
 import json
 
 import pytest
-from factories import chain_plan, small_cluster
-from fake_ranks import phase, step_record, write
 
 from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.plan.files.train_files import save_config
@@ -20,7 +18,9 @@ from hetplanner.runs.reading.telemetry import MAX_SPANS, RankTelemetry
 from hetplanner.runs.reports.comparison import Comparer
 from hetplanner.runs.reports.stragglers import stragglers
 from hetplanner.runs.status import RunStatus, write_status
-from tests.unit.runs.test_report import durations, untied, write_run
+from tests.support.plans.factories import chain_plan, small_cluster
+from tests.support.runs.fake_ranks import phase, step_record, write
+from tests.unit.runs.reports.test_report import durations, untied, write_run
 
 
 def a_run(folder, **changes):

@@ -4,8 +4,6 @@ import subprocess
 import sys
 
 import pytest
-from factories import chain_plan
-from fake_ranks import phase, step_record, write
 
 from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.plan.files.train_files import save_config
@@ -17,6 +15,8 @@ from hetplanner.runs.reading.tail import MAX_LINE_BYTES, LineTail, last_lines, t
 from hetplanner.runs.reading.telemetry import RankTelemetry
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus, write_status
+from tests.support.plans.factories import chain_plan
+from tests.support.runs.fake_ranks import phase, step_record, write
 
 NUM_RANKS = 4
 

@@ -5,8 +5,6 @@ import json
 
 import numpy as np
 import pytest
-from factories import chain_plan, small_cluster, tiny_workload
-from fake_ranks import step_record, write
 from typer.testing import CliRunner
 
 from hetplanner.cli.app import app
@@ -23,6 +21,8 @@ from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.simulator.simulation import simulate, summarise_trace
 from hetplanner.simulator.terms import link_uses, mean_terms, steps_with_beginning, terms_of_ranks
+from tests.support.plans.factories import chain_plan, small_cluster, tiny_workload
+from tests.support.runs.fake_ranks import step_record, write
 
 STEPS = 6
 

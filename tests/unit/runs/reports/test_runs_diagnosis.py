@@ -1,10 +1,10 @@
 import json
 
 import pytest
-from fake_ranks import SUMMARY
 
 from hetplanner.runs.directory import RunDirectory
 from hetplanner.runs.reports.diagnosis import diagnose, launcher_exit_codes
+from tests.support.runs.fake_ranks import SUMMARY
 
 LABELS = ("tokyo", "paris", "oregon")
 ECHO = "RuntimeError: [gloo] Connection closed by peer [127.0.0.1]:4711"

@@ -5,7 +5,6 @@ import signal
 from dataclasses import replace
 
 import pytest
-from fake_ranks import SUMMARY
 
 from hetplanner.elastic.coordinator.decisions import Finished, Resumed
 from hetplanner.elastic.protocol.identity import Version
@@ -16,6 +15,7 @@ from hetplanner.runs.agent import memory_events
 from hetplanner.runs.directory import RunDirectory
 from hetplanner.runs.reports.outcome import Departure, judge_end
 from hetplanner.swarm.decision_file import DECISIONS_FILE, DecisionFile
+from tests.support.runs.fake_ranks import SUMMARY
 
 LABELS = ("tokyo", "paris")
 STEPS, LAUNCHER = 300, 77

@@ -10,9 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from factories import chain_plan, small_cluster, swarm_plan
-from patience import until
-from sink_readers import READERS, read_mlflow, read_tensorboard
 from typer.testing import CliRunner
 
 from hetplanner.cli.app import app
@@ -28,6 +25,9 @@ from hetplanner.runs.sinks.record import SinkRecord, read_record, words_of, writ
 from hetplanner.runs.sinks.registry import SINKS, check_sinks
 from hetplanner.runs.sinks.sending import send
 from hetplanner.runs.status import RunStatus, write_status
+from tests.support.plans.factories import chain_plan, small_cluster, swarm_plan
+from tests.support.processes.patience import until
+from tests.support.runs.sink_readers import READERS, read_mlflow, read_tensorboard
 
 NAMES = sorted(SINKS)
 LAST = 7

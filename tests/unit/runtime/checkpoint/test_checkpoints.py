@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from factories import chain_plan
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files.checkpoints import (
@@ -24,6 +23,7 @@ from hetplanner.plan.files.checkpoints import (
 from hetplanner.plan.files.resumable import check_resumable
 from hetplanner.plan.files.train_files import resume_chain, save_config
 from hetplanner.plan.train import TrainConfig
+from tests.support.plans.factories import chain_plan
 
 
 def write_checkpoint(run_dir, plan, step, *, ranks=2, seed=0):

@@ -6,10 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from dags import cut_plan
-from factories import chain_plan, small_cluster, tiny_workload
-from programs import residual_workload
-from threaded_ranks import ThreadedRanks
 
 from hetplanner.codecs.spec import Codec
 from hetplanner.codecs.torch_codecs import tensor_codec
@@ -22,6 +18,10 @@ from hetplanner.runtime.comm.delta import ChangingEnd, SampleMemory
 from hetplanner.runtime.comm.wire import CPU
 from hetplanner.schedule.order import make_schedule
 from hetplanner.schema import checked
+from tests.support.models.dags import cut_plan
+from tests.support.models.programs import residual_workload
+from tests.support.plans.factories import chain_plan, small_cluster, tiny_workload
+from tests.support.training.threaded_ranks import ThreadedRanks
 
 INT4, DELTA4 = Codec(name="int4"), Codec(name="int4", delta=True)
 

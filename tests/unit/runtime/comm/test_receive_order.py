@@ -10,7 +10,7 @@ from hetplanner.runtime.comm.connect import interface_towards
 from hetplanner.runtime.comm.receive_order import receive_order, sent_messages
 from hetplanner.runtime.comm.transport import Expected, Topic
 from hetplanner.schedule.order import make_schedule
-from tests.factories import chain_plan, small_cluster, tiny_workload
+from tests.support.plans.factories import chain_plan, small_cluster, tiny_workload
 
 PLANS = {
     "2x2": lambda: chain_plan([5, 3], [4]),

@@ -5,9 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from factories import chain_plan, sites_cluster
 from pydantic import ValidationError
-from threaded_ranks import Mailboxes, MailTransport
 
 from hetplanner.codecs.spec import Codec, folded
 from hetplanner.errors import InvalidInput
@@ -15,6 +13,8 @@ from hetplanner.plan.model import LinkCodec
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.runtime.comm.power import make_reducer
+from tests.support.plans.factories import chain_plan, sites_cluster
+from tests.support.training.threaded_ranks import Mailboxes, MailTransport
 
 
 def make_reducers(group, buckets):

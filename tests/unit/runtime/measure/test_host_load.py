@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_ranks import step_record, write
-from patience import until
 
 from hetplanner.plots.data.runs.host_loads import busy_lines, traffic_lines
 from hetplanner.plots.live import HostLoads, HostTraffic
@@ -16,7 +14,9 @@ from hetplanner.runs.reading.telemetry import MAX_LOADS, RankTelemetry
 from hetplanner.runtime.measure import host_load
 from hetplanner.runtime.measure.host_load import HostLoad, gpu_load
 from hetplanner.runtime.measure.telemetry import Telemetry
-from tests.unit.runs.test_runs_life import a_run
+from tests.support.processes.patience import until
+from tests.support.runs.fake_ranks import step_record, write
+from tests.unit.runs.reading.test_runs_life import a_run
 
 
 def load_line(time_s: float, host: str, cpu: float = 0.5, sent: float = 1e6, gpus: list | None = None) -> dict:

@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-import factories
 import pytest
 import torch
-from live_bytes import LiveBytes
 
 from hetplanner.cost.tables import CostTables
 from hetplanner.plan.problem import Problem
@@ -17,6 +15,8 @@ from hetplanner.runtime.rng import RngKey
 from hetplanner.runtime.train.optimizers import StageOptimizer
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
+from tests.support.plans import factories
+from tests.support.training.live_bytes import LiveBytes
 
 TOO_MUCH, TOO_LITTLE = 1.08, 0.97
 

@@ -5,10 +5,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-import model_folders
 import pytest
 import torch
-from captured_models import captured_here
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -20,6 +18,8 @@ from hetplanner.weights.check import check_weights
 from hetplanner.workload.capturing.capture import capture_config
 from hetplanner.workload.huggingface import workload_from_config
 from hetplanner.workload.workload import Workload
+from tests.support.models import model_folders
+from tests.support.models.captured_models import captured_here
 
 FORMULAS = ("gpt2", "llama")
 CASES = [(kind, "formula") for kind in FORMULAS] + [(kind, "captured") for kind in model_folders.CONFIGS]

@@ -5,7 +5,6 @@ import random
 
 import pytest
 import torch
-from captured_models import FACTORIES
 from torch import nn
 
 from hetplanner.capture.assemble import capture_workload
@@ -22,7 +21,8 @@ from hetplanner.workload.calls import ALLOWED_CALLS, EVALUATED_WITH, GETITEM, RA
 from hetplanner.workload.presets import preset
 from hetplanner.workload.trainable import check_captured
 from hetplanner.workload.workload import Workload
-from tests.programs import CLASSES, MICRO_BATCH, SIDE, VOCAB, residual_workload, tied_workload
+from tests.support.models.captured_models import FACTORIES
+from tests.support.models.programs import CLASSES, MICRO_BATCH, SIDE, VOCAB, residual_workload, tied_workload
 
 KEY = RngKey(3, 1, 2)
 

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from factories import chain_plan, small_cluster, tiny_workload
-from threaded_ranks import ThreadedRanks
 
 from hetplanner.codecs.spec import Codec
 from hetplanner.errors import InvalidInput
@@ -20,6 +18,8 @@ from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.rng import RngKey
 from hetplanner.runtime.train.data import open_batches
 from hetplanner.schedule.order import make_schedule
+from tests.support.plans.factories import chain_plan, small_cluster, tiny_workload
+from tests.support.training.threaded_ranks import ThreadedRanks
 
 # A file that stays as it is: the default, the sources of Python, differs from release to release.
 TEXT = Path(__file__).parents[3] / "benchmarks" / "training" / "fusionllm.json"

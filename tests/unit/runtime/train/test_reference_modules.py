@@ -1,9 +1,7 @@
 """The reference itself: the user's module trained with plain torch has the losses of its captured program."""
 
-import captured_models
 import pytest
 import torch
-from captured_models import config_factory
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -13,6 +11,8 @@ from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.train.data import open_batches
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.workload import Workload
+from tests.support.models import captured_models
+from tests.support.models.captured_models import config_factory
 
 STEPS = 30
 NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from threaded_ranks import ThreadedRanks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import get_scheduler
@@ -23,7 +22,8 @@ from hetplanner.runtime.train.reference import torch_optimizers, train_reference
 from hetplanner.workload.optimizers import LEAST_CODED, OPTIMIZERS, inner_ops
 from hetplanner.workload.presets import preset
 from hetplanner.workload.workload import Workload
-from tests.factories import chain_plan, small_cluster, tiny_workload
+from tests.support.plans.factories import chain_plan, small_cluster, tiny_workload
+from tests.support.training.threaded_ranks import ThreadedRanks
 
 CONFIG = TrainConfig(steps=30, learning_rate=3e-3, warmup_steps=5, lr_schedule="cosine")
 FLOATS = tuple(name for name in OPTIMIZERS if name != "adamw8bit")

@@ -6,12 +6,12 @@ import os
 import threading
 
 import pytest
-from factories import small_cluster
 
 from hetplanner.ui.cluster.models import draft_files
 from hetplanner.ui.cluster.models.draft_files import MOST_FILES, DraftFiles
 from hetplanner.ui.cluster.models.drafts import Draft, DraftStore, Step
 from hetplanner.ui.cluster.models.editor import Editor
+from tests.support.plans.factories import small_cluster
 
 CLUSTER = small_cluster(3)
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import small_cluster
 
 from hetplanner.cluster.formats.cluster_files import cluster_to_json
 from hetplanner.cluster.generators import r10
@@ -18,6 +17,7 @@ from hetplanner.plots.theme import OTHER_COLOUR, kind_colour
 from hetplanner.ui.cluster.models.drafts import DraftStore
 from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.shell.models.app import PlannerApp
+from tests.support.plans.factories import small_cluster
 
 SAMPLES = Path(__file__).resolve().parents[4] / "sample_clusters"
 

@@ -1,12 +1,12 @@
 """Undo, redo and drafts: what one page or two do to one cluster."""
 
 import pytest
-from factories import small_cluster
 
 from hetplanner.errors import InvalidInput
 from hetplanner.ui.cluster.models import drafts
 from hetplanner.ui.cluster.models.drafts import Draft, DraftStore, Step
 from hetplanner.ui.cluster.models.editor import Editor
+from tests.support.plans.factories import small_cluster
 
 TWO, THREE, FOUR = small_cluster(2), small_cluster(3), small_cluster(4)
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import sites_cluster, small_cluster
 
 from hetplanner.cluster.formats.cluster_files import cluster_to_json
 from hetplanner.cluster.formats.uploads import cluster_from_uploads
@@ -15,6 +14,7 @@ from hetplanner.ui.cluster.models.exchange import FORMS, MAX_CSV_DEVICES, MAX_PA
 from hetplanner.ui.jobs.jobs import SearchService
 from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.shell.models.app import PlannerApp
+from tests.support.plans.factories import sites_cluster, small_cluster
 
 SAMPLES = Path(__file__).parents[4] / "sample_clusters"
 JSON = "Cluster file (JSON)"

@@ -1,7 +1,6 @@
 """Links on the Cluster page: choosing, typing, tables; what is refused is said beside its field."""
 
 import pytest
-from factories import sites_cluster, small_cluster
 
 from hetplanner.cluster.distance import DEFAULT_FORMULA
 from hetplanner.cluster.generators import r10
@@ -14,6 +13,7 @@ from hetplanner.ui.cluster.models.link_tables import MAX_TABLE_SITES, LinkTables
 from hetplanner.ui.cluster.models.links import LinksModel, formula_fields, typed_number
 from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.shell.models.session import Session
+from tests.support.plans.factories import sites_cluster, small_cluster
 
 GBIT_S = 1e9 / 8
 PAIR = LinkEnds("site", "site-0", "site-1")

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 from bokeh.events import Tap
-from factories import sites_cluster, small_cluster
 
 from hetplanner.cluster.generators import r10j
 from hetplanner.cluster.link_edits import LinkEnds, link_in_force, set_link
@@ -15,6 +14,7 @@ from hetplanner.ui.jobs.jobs import SearchService
 from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.shell.models.app import PlannerApp
 from hetplanner.ui.widgets.cards import is_shown
+from tests.support.plans.factories import sites_cluster, small_cluster
 
 SAMPLES = Path(__file__).parents[4] / "sample_clusters"
 PAIR = LinkEnds("site", "site-0", "site-1")

@@ -9,9 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import sites_cluster
-from hostile import IMG, MARKUP, hostile_cluster
-from patience import until
 
 from hetplanner.cluster.model import Cluster
 from hetplanner.errors import RunError
@@ -38,9 +35,12 @@ from hetplanner.ui.shell.models.app import PlannerApp
 from hetplanner.ui.shell.models.texts import without_paths
 from hetplanner.ui.shell.views.unlock import Unlock
 from hetplanner.ui.widgets.cards import is_shown
-from tests.unit.ui.pages.test_ui_models import SAMPLES, TOKEN, FakeService
+from tests.support.files.hostile import IMG, MARKUP, hostile_cluster
+from tests.support.plans.factories import sites_cluster
+from tests.support.processes.patience import until
+from tests.unit.ui.shell.test_ui_models import SAMPLES, TOKEN, FakeService
 
-FAKE = Path(__file__).resolve().parents[3] / "fake_probe.py"
+FAKE = Path(__file__).resolve().parents[3] / "support/pages/fake_probe.py"
 LAB = sites_cluster([2, 1])
 PAIRS = [("h0-0", "h0-1"), ("h0-0", "h1-0"), ("h0-1", "h1-0")]
 

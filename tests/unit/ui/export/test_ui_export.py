@@ -5,7 +5,6 @@ from html import escape
 from pathlib import Path
 
 import pytest
-from factories import chain_plan, hosted, slow_swarm, swarm_plan
 
 from hetplanner.cost.elastic.steady_state import steady_state_plan
 from hetplanner.cost.elastic.swarm_rules import under_rules_of
@@ -34,6 +33,7 @@ from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.shell.models.app import PlannerApp
 from hetplanner.ui.widgets.json_tree import MOST_ITEMS, tree_html
 from hetplanner.workload.presets import preset
+from tests.support.plans.factories import chain_plan, hosted, slow_swarm, swarm_plan
 
 SAMPLES = Path(__file__).resolve().parents[4] / "sample_clusters"
 

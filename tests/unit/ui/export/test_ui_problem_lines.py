@@ -3,7 +3,6 @@
 import shlex
 
 import pytest
-from factories import chain_plan, slow_swarm, small_cluster, swarm_plan, tiny_workload
 
 import hetplanner as hp
 from hetplanner.cli import problem as cli
@@ -11,6 +10,7 @@ from hetplanner.cluster.formats.cluster_files import save_cluster
 from hetplanner.plan.elastic.rebalancing import Rebalancing
 from hetplanner.plan.problem import Constraints
 from hetplanner.ui.settings.models.lines import plan_command, problem_snippet
+from tests.support.plans.factories import chain_plan, slow_swarm, small_cluster, swarm_plan, tiny_workload
 
 OPTIONS = {"layers": 8, "boundary_layers": "bottleneck:4:2", "shared_layers": 2}
 

@@ -8,8 +8,6 @@ import time
 import weakref
 
 import pytest
-from factories import chain_plan
-from patience import until
 
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.planners.search.moments import plan_moment
@@ -19,6 +17,8 @@ from hetplanner.planners.variants.whatif import ChangeLink, Changes, WhatIf
 from hetplanner.simulator.replay import Replay, replay_step
 from hetplanner.ui.jobs import compute as compute_module
 from hetplanner.ui.jobs.compute import ComputeWorker, Ticket
+from tests.support.plans.factories import chain_plan
+from tests.support.processes.patience import until
 
 
 def settled(ticket: Ticket) -> Ticket:

@@ -6,14 +6,14 @@ import signal
 import sys
 
 import pytest
-from factories import small_cluster, tiny_workload
-from patience import HANG_S, until
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.interface import LOADING, SearchEvent
 from hetplanner.ui.jobs.jobs import MAX_ACTIVE, JobLog, SearchRequest, SearchService
 from hetplanner.ui.jobs.worker import PlanDrawer
+from tests.support.plans.factories import small_cluster, tiny_workload
+from tests.support.processes.patience import HANG_S, until
 
 
 def problem(**constraints) -> Problem:

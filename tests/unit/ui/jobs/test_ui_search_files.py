@@ -5,8 +5,6 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from factories import small_cluster, tiny_workload
-from patience import until
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.problem import Constraints, Problem
@@ -14,7 +12,9 @@ from hetplanner.ui.jobs.jobs import SearchRequest, SearchService
 from hetplanner.ui.jobs.search_files import CUT_OFF, MOST_FILES, SearchFiles, read_search
 from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.shell.models.app import PlannerApp
-from tests.unit.ui.pages.test_ui_models import SAMPLES, TOKEN
+from tests.support.plans.factories import small_cluster, tiny_workload
+from tests.support.processes.patience import until
+from tests.unit.ui.shell.test_ui_models import SAMPLES, TOKEN
 
 
 def problem() -> Problem:

@@ -9,7 +9,6 @@ from typing import Any
 import IPython.display
 import ipywidgets
 import pytest
-from factories import chain_plan
 
 import hetplanner as hp
 from hetplanner.cost.estimate import estimate_plan
@@ -24,6 +23,7 @@ from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.ui.notebook import cell_views, cells
 from hetplanner.ui.notebook.cell_views import RunCell, RunFace, RunState, SearchCell, SearchFace, SearchState
+from tests.support.plans.factories import chain_plan
 
 PLAN = chain_plan([6, 5, 5], [3, 5, 7])
 ESTIMATED = PLAN.replace(estimate=estimate_plan(PLAN))

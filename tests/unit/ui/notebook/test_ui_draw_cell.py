@@ -4,7 +4,6 @@ import itertools
 import sys
 
 import pytest
-from factories import small_cluster
 
 import hetplanner as hp
 from hetplanner.errors import InvalidInput
@@ -12,6 +11,7 @@ from hetplanner.plots.coastline import mercator
 from hetplanner.plots.data.maps.gestures import Gesture
 from hetplanner.ui.notebook import draw_cell
 from hetplanner.ui.notebook.draw_cell import Drawing
+from tests.support.plans.factories import small_cluster
 
 COUNTS = itertools.count(1)
 

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
-from own_loop import finish
 from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPHeaders
 from tornado.testing import bind_unused_port
@@ -16,6 +15,7 @@ from hetplanner.errors import RunError
 from hetplanner.ui.notebook import framed
 from hetplanner.ui.security.access import LaunchGuard, allowed_hosts
 from hetplanner.ui.security.gate import PAGE, Gate
+from tests.support.processes.own_loop import finish
 
 JUPYTER = "http://localhost:8888"
 FRAME = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from jupyter_server_proxy.config import ServerProcess
-from patience import HANG_S, until
 
 from hetplanner.ui.notebook import jupyter
 from hetplanner.ui.notebook.framed import JupyterDashboard
+from tests.support.processes.patience import HANG_S, until
 
 # Starts the server as Jupyter does, says its number, and is then killed.
 STARTS = """

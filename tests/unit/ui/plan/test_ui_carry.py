@@ -3,7 +3,6 @@
 import random
 
 import pytest
-from factories import chain_plan
 
 from hetplanner.cluster.edits import delete_sites
 from hetplanner.cost.estimate import CostModel, estimate_plan
@@ -13,8 +12,9 @@ from hetplanner.planners.finish import fit_plan, order_devices
 from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.settings.models.differences import differences_text
 from hetplanner.ui.shell.models.app import PlannerApp
-from tests.unit.ui.pages.test_ui_explain import HonestWorker
-from tests.unit.ui.pages.test_ui_models import SAMPLES, TOKEN, FakeService, event
+from tests.support.plans.factories import chain_plan
+from tests.unit.ui.plan.test_ui_explain import HonestWorker
+from tests.unit.ui.shell.test_ui_models import SAMPLES, TOKEN, FakeService, event
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from factories import chain_plan, small_cluster
 
 from hetplanner.codecs.spec import Codec
 from hetplanner.cost.estimate import estimate_plan
@@ -24,7 +23,8 @@ from hetplanner.ui.plan.models.why import bottleneck_text
 from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.shell.models.app import PlannerApp
 from hetplanner.ui.shell.models.texts import shape_text
-from tests.unit.ui.pages.test_ui_models import SAMPLES, TOKEN, FakeService, errors, event
+from tests.support.plans.factories import chain_plan, small_cluster
+from tests.unit.ui.shell.test_ui_models import SAMPLES, TOKEN, FakeService, errors, event
 
 
 class HonestWorker:

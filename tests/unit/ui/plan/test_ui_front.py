@@ -6,7 +6,7 @@ from hetplanner.plots.live import FrontCurve
 from hetplanner.ui.jobs.worker import plan_body
 from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.shell.models.app import PlannerApp
-from tests.unit.ui.pages.test_ui_models import SAMPLES, TOKEN, errors
+from tests.unit.ui.shell.test_ui_models import SAMPLES, TOKEN, errors
 
 ROW = {
     "tokens_per_s": 100.0, "tokens_per_usd": 10.0, "device_usd": 1.0, "egress_usd": 0.5, "pipelines": 1,

@@ -3,8 +3,6 @@
 from types import SimpleNamespace
 
 import pytest
-from factories import chain_plan, small_cluster
-from own_loop import finish
 
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import RunError
@@ -12,6 +10,8 @@ from hetplanner.planners.search.moments import Moment, plan_moment
 from hetplanner.planners.search.tried import TriedShape
 from hetplanner.ui.jobs.compute import Ticket
 from hetplanner.ui.plan.models.report import PlanReportModel
+from tests.support.plans.factories import chain_plan, small_cluster
+from tests.support.processes.own_loop import finish
 
 PLAN = chain_plan([8, 8], [3])
 

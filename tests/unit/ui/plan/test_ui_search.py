@@ -11,7 +11,7 @@ from hetplanner.planners.search.tried import TriedShape
 from hetplanner.ui.plan.views.search_history import AncestryCard, TriedCard
 from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.shell.models.app import PlannerApp
-from tests.unit.ui.pages.test_ui_models import SAMPLES, TOKEN, errors, event
+from tests.unit.ui.shell.test_ui_models import SAMPLES, TOKEN, errors, event
 
 
 def newest(app):

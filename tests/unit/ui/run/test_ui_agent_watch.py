@@ -4,8 +4,6 @@ import json
 import os
 import threading
 
-from factories import chain_plan
-
 from hetplanner.liveness.processes import created_unix_s
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.agent.keeper import AgentKeeper
@@ -13,6 +11,7 @@ from hetplanner.runs.directory import create_run_directory
 from hetplanner.runs.home import AGENT_FILE, agent_directory
 from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.ui.shell.models.agent import LOOK_EVERY_S, AgentWatch, start_line
+from tests.support.plans.factories import chain_plan
 
 
 def test_only_a_live_run_without_an_agent_is_alarming_and_has_a_new_one_started(tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import pytest
-from factories import chain_plan, hosted, slow_swarm, tiny_workload
 
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.launchers.hosts_file import read_hosts
@@ -21,8 +20,9 @@ from hetplanner.ui.run.views.page import RunView
 from hetplanner.ui.run.views.run_list import RunList
 from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.shell.models.app import PlannerApp
-from tests.unit.ui.pages.test_ui_models import SAMPLES, TOKEN, FakeService, errors
-from tests.unit.ui.pages.test_ui_run import FakeAgent, checkpoint, let_an_agent_live, make_run, settled
+from tests.support.plans.factories import chain_plan, hosted, slow_swarm, tiny_workload
+from tests.unit.ui.run.test_ui_run import FakeAgent, checkpoint, let_an_agent_live, make_run, settled
+from tests.unit.ui.shell.test_ui_models import SAMPLES, TOKEN, FakeService, errors
 
 CLUSTER = hosted({"d0": "a", "d1": "b", "d2": "b", "d3": "c"})
 PLAN = chain_plan([2, 2], [4], cluster=CLUSTER, workload=tiny_workload(global_batch=8))

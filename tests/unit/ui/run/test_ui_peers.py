@@ -4,12 +4,12 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from factories import small_cluster, swarm_plan
-from hostile import NAMES
 
 from hetplanner.errors import InvalidInput
 from hetplanner.ui.run.views.swarm import PeerButtons
 from hetplanner.ui.widgets.cards import is_shown
+from tests.support.files.hostile import NAMES
+from tests.support.plans.factories import small_cluster, swarm_plan
 from tests.unit.swarm.test_swarm_life import BOOT, commit, model_of, peer_event, write_events
 
 PLAN = swarm_plan([2, 1], [4], cluster=small_cluster(3))

@@ -8,8 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from factories import chain_plan, slow_swarm
-from fake_ranks import phase, step_record, write
 
 from hetplanner.errors import RunError
 from hetplanner.liveness.processes import created_unix_s
@@ -34,8 +32,10 @@ from hetplanner.ui.run.views.run_list import RunList
 from hetplanner.ui.run.views.tables import html_table
 from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.shell.models.app import PlannerApp
-from tests.unit.runs.test_runs_life import audit, span_line
-from tests.unit.ui.pages.test_ui_models import SAMPLES, TOKEN, FakeService, errors
+from tests.support.plans.factories import chain_plan, slow_swarm
+from tests.support.runs.fake_ranks import phase, step_record, write
+from tests.unit.runs.reading.test_runs_life import audit, span_line
+from tests.unit.ui.shell.test_ui_models import SAMPLES, TOKEN, FakeService, errors
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import chain_plan, small_cluster
-from hostile import NAMES, hostile_cluster, hostile_plan
 
 from hetplanner.cluster.formats.cluster_files import cluster_to_json
 from hetplanner.plan.files.plan_files import plan_to_data
@@ -18,6 +16,8 @@ from hetplanner.ui.jobs.jobs import SearchService
 from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.shell.models.app import PlannerApp
 from hetplanner.workload.files import workload_to_data
+from tests.support.files.hostile import NAMES, hostile_cluster, hostile_plan
+from tests.support.plans.factories import chain_plan, small_cluster
 
 SAMPLES = Path(__file__).parents[4] / "sample_clusters"
 

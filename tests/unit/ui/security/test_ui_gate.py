@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import httpx
 import pytest
 from bokeh.util.token import generate_jwt_token
-from own_loop import finish
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
@@ -16,6 +15,7 @@ from tornado.websocket import WebSocketHandler, websocket_connect
 
 from hetplanner.ui.security.access import LaunchGuard, allowed_hosts
 from hetplanner.ui.security.gate import HEADERS, MAX_BROWSERS, PAGE, Gate, may_launch
+from tests.support.processes.own_loop import finish
 
 TOKEN = "ABCD-EFGH-JKMN"
 UNLOCKED = generate_jwt_token("unlocked")

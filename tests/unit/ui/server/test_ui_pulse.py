@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 from bokeh.document import Document
-from own_loop import finish
 from panel.io import document as panel_document
+
+from tests.support.processes.own_loop import finish
 
 
 class Socket:

@@ -9,18 +9,18 @@ import time
 import weakref
 from pathlib import Path
 
-import own_loop
 import panel as pn
 import pytest
-from page_client import PageClient
 from panel.io.state import set_curdoc
 from tornado.ioloop import IOLoop
 
 from hetplanner.ui.jobs import compute
 from hetplanner.ui.shell.models.session import PAGES
 from hetplanner.ui.shell.views import shell
-from tests.unit.ui.pages.test_ui_models import FakeService
-from tests.unit.ui.pages.test_ui_search import finish
+from tests.support.pages.page_client import PageClient
+from tests.support.processes import own_loop
+from tests.unit.ui.plan.test_ui_search import finish
+from tests.unit.ui.shell.test_ui_models import FakeService
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 SOON_MS = 200
@@ -38,7 +38,7 @@ def home(tmp_path, monkeypatch):
 @pytest.fixture
 def run_id(home):
     """Of a run that streams."""
-    command = [sys.executable, str(REPOSITORY / "tests" / "streamed_run.py"), str(home)]
+    command = [sys.executable, str(REPOSITORY / "tests/support/runs/streamed_run.py"), str(home)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         yield process.stdout.readline().strip()
         process.kill()

@@ -13,7 +13,7 @@ from hetplanner.ui.settings.models.form import located
 from hetplanner.ui.settings.models.problem import MODEL_OPTIONS
 from hetplanner.ui.shell.models.app import PlannerApp
 from hetplanner.workload.presets import preset
-from tests.unit.ui.pages.test_ui_models import SAMPLES, TOKEN, errors, event
+from tests.unit.ui.shell.test_ui_models import SAMPLES, TOKEN, errors, event
 
 # -- a planner's own settings ---------------------------------------------------------------------
 

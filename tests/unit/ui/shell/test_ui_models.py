@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from dags import residual_network
 
 from hetplanner.errors import InvalidInput
 from hetplanner.ui.jobs.jobs import SearchJob, SearchRequest
@@ -26,6 +25,7 @@ from hetplanner.ui.shell.models.texts import (
 )
 from hetplanner.workload.files import workload_to_data
 from hetplanner.workload.presets import preset_names
+from tests.support.models.dags import residual_network
 
 SAMPLES = Path(__file__).resolve().parents[4] / "sample_clusters"
 TOKEN = "ABCD-EFGH-JKMN"

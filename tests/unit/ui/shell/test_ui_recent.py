@@ -5,9 +5,6 @@ import time
 from dataclasses import replace
 
 import pytest
-from factories import chain_plan, small_cluster, tiny_workload
-from hostile import IMG, hostile_cluster
-from patience import until
 
 from hetplanner.plan.problem import Problem
 from hetplanner.runs.annotations import Annotations, write_annotations
@@ -22,10 +19,13 @@ from hetplanner.ui.shell.models.recent import LOOK_EVERY_S, RecentModel, when_te
 from hetplanner.ui.shell.models.recent_files import DAMAGED, KINDS, MOST, RecentFiles
 from hetplanner.ui.shell.views.recent import RecentLists, recent_card
 from hetplanner.ui.widgets.cards import html_pane, is_shown, show_if
-from tests.unit.ui.pages.test_ui_explain import estimated
-from tests.unit.ui.pages.test_ui_models import SAMPLES, TOKEN, FakeService
-from tests.unit.ui.pages.test_ui_run import grow, make_run
-from tests.unit.ui.server.test_ui_search_files import ended, searched, service  # noqa: F401
+from tests.support.files.hostile import IMG, hostile_cluster
+from tests.support.plans.factories import chain_plan, small_cluster, tiny_workload
+from tests.support.processes.patience import until
+from tests.unit.ui.jobs.test_ui_search_files import ended, searched, service  # noqa: F401
+from tests.unit.ui.plan.test_ui_explain import estimated
+from tests.unit.ui.run.test_ui_run import grow, make_run
+from tests.unit.ui.shell.test_ui_models import SAMPLES, TOKEN, FakeService
 
 CLUSTER = small_cluster(3)
 

@@ -6,7 +6,6 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from factories import chain_plan, tiny_workload
 
 from hetplanner.errors import HetplannerError
 from hetplanner.planners.variants.derive import Derivation, derive_plan, derived_to_data, max_depths
@@ -24,6 +23,7 @@ from hetplanner.ui.simulate.model import (
     placed_error,
 )
 from hetplanner.ui.simulate.view import SimulateView
+from tests.support.plans.factories import chain_plan, tiny_workload
 
 
 class FakeWorker:
