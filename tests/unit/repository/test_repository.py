@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tokenize
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,10 +81,16 @@ def test_texts_name_who_they_mean():
 MOST_FILES = 16
 
 
-def test_folders_are_small():
-    folders = [PACKAGE, *(path for path in PACKAGE.rglob("*") if path.is_dir() and path.name != "__pycache__")]
-    counts = {str(folder.relative_to(PACKAGE)): len(list(folder.glob("*.py"))) for folder in folders}
-    assert {name: count for name, count in counts.items() if count > MOST_FILES} == {}
+@pytest.mark.parametrize("top", ["hetplanner", "tests"])
+def test_folders_are_small(top):
+    counts = Counter(path.parent.relative_to(ROOT) for path in (ROOT / top).rglob("*.py"))
+    assert {str(folder): count for folder, count in counts.items() if count > MOST_FILES} == {}
+
+
+def test_files_of_tests_have_names_of_their_own():
+    """Two of one name would be one module to pytest."""
+    counts = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in counts.items() if count > 1] == []
 
 
 def test_every_package_says_what_it_holds():
