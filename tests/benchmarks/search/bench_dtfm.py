@@ -14,12 +14,14 @@ loaded before. The harder networks come from `hetplanner.cluster.generators`.
 
 import argparse
 import statistics
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 
-from hetplanner.cluster.formats.cluster_files import load_cluster
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
 from hetplanner.cluster.generators import GENERATORS
 from hetplanner.cost.dtfm import score_dtfm
 from hetplanner.plan.problem import Constraints, Problem
@@ -30,28 +32,17 @@ from hetplanner.planners.interface import Budget, Progress
 from hetplanner.planners.registry import make_planner
 from hetplanner.planners.search.population import Evolution, EvolutionSettings, evolve
 from hetplanner.workload.presets import preset
+from tests.support.plans.published import OPTIMA, published_problem
 
-SAMPLES = Path(__file__).parents[3] / "sample_clusters"
-OPTIMA = {
-    "dtfm_1_datacenter": 3.43980,
-    "dtfm_2_spot": 31.63416,
-    "dtfm_3_universities": 16.08684,
-    "dtfm_4_regional": 34.80204,
-    "dtfm_5_worldwide": 49.21838,
-}
 SHAPE = (8, 8)
 
 
 def problem(name, seed):
     """A published network with its file shuffled, or a generated one."""
-    if name in GENERATORS:
-        cluster = GENERATORS[name](seed)
-    else:
-        cluster = load_cluster(SAMPLES / f"{name}.json")
-        order = np.random.default_rng(seed).permutation(len(cluster.devices))
-        cluster = cluster.replace(devices=tuple(cluster.devices[i] for i in order))
+    if name not in GENERATORS:
+        return published_problem(name, *SHAPE, shuffle=seed)
     return Problem(
-        cluster=cluster,
+        cluster=GENERATORS[name](seed),
         workload=preset("gpt3-xl"),
         objective="dtfm",
         constraints=Constraints(stages=SHAPE[0], replicas=SHAPE[1]),

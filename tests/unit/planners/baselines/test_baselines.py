@@ -1,31 +1,16 @@
 """The baselines do what their names say."""
 
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
 
-from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.cost.tables import CostTables
-from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.registry import make_planner
-from hetplanner.workload.presets import preset
+from tests.support.plans.published import published_problem
 
 BASELINES = ("rank-order", "pipeline-per-site", "opfence", "swarm", "random")
-SAMPLES = Path(__file__).parents[4] / "sample_clusters"
-
-
-def problem(name, stages, replicas, seed=None, **fields):
-    cluster = load_cluster(SAMPLES / f"{name}.json")
-    if seed is not None:
-        order = np.random.default_rng(seed).permutation(len(cluster.devices))
-        cluster = cluster.replace(devices=tuple(cluster.devices[i] for i in order))
-    return Problem(
-        cluster=cluster,
-        workload=preset("gpt3-xl"),
-        constraints=Constraints(stages=stages, replicas=replicas),
-        **fields,
-    )
+problem = partial(published_problem, objective="step-time")
 
 
 def sites_of_pipelines(plan):
@@ -37,7 +22,7 @@ def sites_of_pipelines(plan):
 
 
 def test_one_pipeline_per_site():
-    plan = make_planner("pipeline-per-site").solve(problem("dtfm_5_worldwide", 8, 8, seed=1)).plan
+    plan = make_planner("pipeline-per-site").solve(problem("dtfm_5_worldwide", 8, 8, shuffle=1)).plan
     pipelines = sites_of_pipelines(plan)
     assert all(len(set(pipeline)) == 1 for pipeline in pipelines)
     assert len({pipeline[0] for pipeline in pipelines}) == 8
@@ -52,7 +37,7 @@ def test_sites_that_are_no_multiple_of_the_pipeline_share_the_rest():
 
 
 def test_the_published_baseline_is_found_in_any_file_order():
-    task = problem("dtfm_5_worldwide", 8, 8, seed=2, objective="dtfm")
+    task = problem("dtfm_5_worldwide", 8, 8, shuffle=2, objective="dtfm")
     assert make_planner("pipeline-per-site").solve(task).value == pytest.approx(49.21838, abs=1e-5)
     assert make_planner("opfence").solve(task).value == pytest.approx(49.21838, abs=1e-5)
     assert make_planner("rank-order").solve(task).value == pytest.approx(49.21838, abs=1e-5)

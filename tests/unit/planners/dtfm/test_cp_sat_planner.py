@@ -1,7 +1,6 @@
 """The planner that proves, on published networks and on what it must refuse."""
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,21 +8,9 @@ import pytest
 from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.cost.dtfm import bound_dtfm, pair_costs
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.dtfm.certificates import MOST_CLASSES, find_classes, prove_optimum
 from hetplanner.planners.registry import make_planner
-from hetplanner.workload.presets import preset
-
-SAMPLES = Path(__file__).parents[4] / "sample_clusters"
-
-
-def problem(cluster, stages=8, replicas=8):
-    return Problem(
-        cluster=load_cluster(SAMPLES / f"{cluster}.json"),
-        workload=preset("gpt3-xl"),
-        objective="dtfm",
-        constraints=Constraints(stages=stages, replicas=replicas),
-    )
+from tests.support.plans.published import SAMPLES, published_problem
 
 
 def prove(task, **options):
@@ -41,7 +28,7 @@ def prove(task, **options):
 )
 def test_published_networks_are_solved_with_proof(case, optimum):
     seen = []
-    result = prove(problem(case), on_event=seen.append)
+    result = prove(published_problem(case), on_event=seen.append)
     assert result.value == pytest.approx(optimum, abs=1e-6)
     assert result.gap < 1e-6
     assert result.plan.provenance.lower_bound == result.lower_bound
@@ -50,7 +37,7 @@ def test_published_networks_are_solved_with_proof(case, optimum):
 
 
 def test_the_proof_improves_a_poor_start():
-    task = problem("dtfm_3_universities", 4, 4)
+    task = published_problem("dtfm_3_universities", 4, 4)
     planner = make_planner("cp-sat", {"chunks": 0})
     rough = planner.solve(task, budget="0 s")
     proved = planner.solve(task, budget="200 s")
@@ -80,7 +67,7 @@ def test_a_proof_that_is_cut_short_still_gives_a_valid_bound_and_plan():
         asked.append(1)
         return len(asked) > 40
 
-    result = prove(problem("dtfm_5_worldwide"), should_stop=stop)
+    result = prove(published_problem("dtfm_5_worldwide"), should_stop=stop)
     assert result.cancelled
     assert result.value == pytest.approx(49.2183800, rel=0.2)
     assert result.lower_bound <= 49.2183801
@@ -98,5 +85,5 @@ def test_without_ortools_the_extra_is_named(monkeypatch):
     for name in ("ortools", "ortools.sat", "ortools.sat.python"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InvalidInput, match=r"pip install 'hetplanner\[exact\]'") as refusal:
-        prove(problem("dtfm_1_datacenter"))
+        prove(published_problem("dtfm_1_datacenter"))
     assert "\n" not in str(refusal.value)

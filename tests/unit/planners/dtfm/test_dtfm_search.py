@@ -1,38 +1,12 @@
 """The bars of the search on DT-FM's five networks: proven optima, whatever the seed, the start and the file order."""
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 
-from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.cost.dtfm import score_dtfm
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.problem import Constraints, Problem
+from hetplanner.plan.problem import Constraints
 from hetplanner.planners.registry import make_planner
-from hetplanner.workload.presets import preset
-
-SAMPLES = Path(__file__).parents[4] / "sample_clusters"
-OPTIMA = {
-    "dtfm_1_datacenter": 3.43980,
-    "dtfm_2_spot": 31.63416,
-    "dtfm_3_universities": 16.08684,
-    "dtfm_4_regional": 34.80204,
-    "dtfm_5_worldwide": 49.21838,
-}
-
-
-def problem(name, shuffle=None):
-    cluster = load_cluster(SAMPLES / f"{name}.json")
-    if shuffle is not None:
-        order = np.random.default_rng(shuffle).permutation(len(cluster.devices))
-        cluster = cluster.replace(devices=tuple(cluster.devices[i] for i in order))
-    return Problem(
-        cluster=cluster,
-        workload=preset("gpt3-xl"),
-        objective="dtfm",
-        constraints=Constraints(stages=8, replicas=8),
-    )
+from tests.support.plans.published import OPTIMA, published_problem
 
 
 def emitted_cost(plan):
@@ -48,7 +22,7 @@ def emitted_cost(plan):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_proven_optimum_is_found(name, starts, seed):
     planner = make_planner("evolution", {"starts": starts})
-    result = planner.solve(problem(name, shuffle=seed or None), seed=seed, budget="1500000 evaluations")
+    result = planner.solve(published_problem(name, shuffle=seed or None), seed=seed, budget="1500000 evaluations")
     assert result.value == pytest.approx(OPTIMA[name], abs=1e-5)
     assert result.plan.estimate.dtfm == emitted_cost(result.plan)
     assert result.value == result.plan.estimate.dtfm.total_s
@@ -56,7 +30,7 @@ def test_the_proven_optimum_is_found(name, starts, seed):
 
 
 def test_rank_order_is_one_pipeline_per_region():
-    result = make_planner("rank-order").solve(problem("dtfm_5_worldwide"))
+    result = make_planner("rank-order").solve(published_problem("dtfm_5_worldwide"))
     cluster = result.plan.problem.cluster
     for replica in range(8):
         assert len({cluster.site_of(stage.replicas[replica][0]).name for stage in result.plan.stages}) == 1
@@ -64,12 +38,12 @@ def test_rank_order_is_one_pipeline_per_region():
 
 
 def test_rank_order_on_the_spot_cluster_is_the_published_default():
-    result = make_planner("rank-order").solve(problem("dtfm_2_spot"))
+    result = make_planner("rank-order").solve(published_problem("dtfm_2_spot"))
     assert result.value == pytest.approx(49.504, abs=5e-4)
 
 
 def test_spare_devices_stay_idle():
-    base = problem("dtfm_5_worldwide")
+    base = published_problem("dtfm_5_worldwide")
     spare = base.replace(constraints=Constraints(stages=4, replicas=5))
     result = make_planner("evolution").solve(spare, budget="200000 evaluations")
     assert len(result.plan.ranks) == 20
@@ -81,20 +55,22 @@ def test_spare_devices_stay_idle():
 @pytest.mark.parametrize("name", OPTIMA)
 @pytest.mark.parametrize("shuffle", [3, 4])
 def test_a_shuffled_file_gives_the_optimum_at_once(name, shuffle):
-    result = make_planner("evolution").solve(problem(name, shuffle), seed=shuffle, budget="400 evaluations")
+    result = make_planner("evolution").solve(
+        published_problem(name, shuffle=shuffle), seed=shuffle, budget="400 evaluations"
+    )
     assert result.value == pytest.approx(OPTIMA[name], abs=1e-5)
 
 
 @pytest.mark.parametrize("name", list(OPTIMA)[:4])
 def test_a_search_that_meets_the_bound_ends(name):
-    result = make_planner("evolution").solve(problem(name, 5), budget="10000000 evaluations")
+    result = make_planner("evolution").solve(published_problem(name, shuffle=5), budget="10000000 evaluations")
     assert result.gap == pytest.approx(0.0, abs=1e-9)
     assert result.events[-1].phase == "proven optimal"
     assert result.evaluations < 10_000
 
 
 def test_stages_alone_or_replicas_alone_fix_the_shape():
-    base = problem("dtfm_5_worldwide", 1)
+    base = published_problem("dtfm_5_worldwide", shuffle=1)
     for constraints in (Constraints(stages=8), Constraints(replicas=8)):
         result = make_planner("evolution").solve(base.replace(constraints=constraints), budget="400 evaluations")
         assert result.value == pytest.approx(OPTIMA["dtfm_5_worldwide"], abs=1e-5)

@@ -6,7 +6,8 @@ import pytest
 from hetplanner.planners.dtfm.gcma_kernels import cycle_groups
 from hetplanner.planners.interface import Budget
 from hetplanner.planners.registry import make_planner
-from tests.unit.planners.dtfm.test_dtfm_search import emitted_cost, problem
+from tests.support.plans.published import published_problem
+from tests.unit.planners.dtfm.test_dtfm_search import emitted_cost
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,7 @@ from tests.unit.planners.dtfm.test_dtfm_search import emitted_cost, problem
 )
 def test_the_published_costs_are_met(name, cost):
     """The reference's own results; on the spot cluster it stays far above the optimum (31.63), as published."""
-    result = make_planner("gcma").solve(problem(name), seed=0, budget=Budget())
+    result = make_planner("gcma").solve(published_problem(name), seed=0, budget=Budget())
     assert result.evaluations == 5000
     assert result.value == pytest.approx(cost, abs=5e-4)
     assert result.value == emitted_cost(result.plan).total_s
@@ -41,7 +42,7 @@ def test_local_search_keeps_the_groups_balanced(seed):
 
 
 def test_spare_devices_stay_idle():
-    base = problem("dtfm_5_worldwide")
+    base = published_problem("dtfm_5_worldwide")
     task = base.replace(constraints=base.constraints.replace(stages=4, replicas=5))
     result = make_planner("gcma", {"trials": 200}).solve(task, budget=Budget())
     assert len(result.plan.ranks) == 20
