@@ -52,29 +52,14 @@ class ExportView(PageView):
         self.error = html_pane(margin=(0, 14, 6, 14))
         self.snippets = [html_pane(margin=(0, 14, 6, 14)) for _ in range(4)]
         self.download = FileDownload(
-            callback=self._file,
-            filename="plan.json",
-            label="Download plan.json",
-            icon="download",
-            variant="contained",
-            margin=(8, 6),
+            callback=self._file, filename="plan.json", label="Download plan.json", variant="contained", margin=(8, 6)
         )
         self.report = FileDownload(
-            callback=self._report,
-            filename="plan-report.html",
-            label="Download report",
-            icon="download",
-            variant="outlined",
-            margin=(8, 6),
+            callback=self._report, filename="plan-report.html", label="Download report", margin=(8, 6)
         )
         self.launchers = Choice(_LAUNCHERS, self._choose_launcher, look="buttons", margin=(8, 14, 4, 14))
         self.hosts_file = FileDownload(
-            callback=self._hosts_file,
-            filename=FILES[self.model.launcher],
-            label="Download",
-            icon="download",
-            variant="outlined",
-            margin=(4, 14),
+            callback=self._hosts_file, filename=FILES[self.model.launcher], label="Download", margin=(4, 14)
         )
         self.upload = upload_button(
             "Open a plan file", self._take, self.model.refuse, larger="open larger plans in a notebook, hp.load_plan"

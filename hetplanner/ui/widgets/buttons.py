@@ -43,6 +43,9 @@ class Button(JSComponent):
 class FileDownload(pmui.FileDownload):
     """A button that saves a file. What the browser holds stays there: it is never asked for more than the press."""
 
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**{"icon": "download", "variant": "outlined"} | params)
+
     def _get_model(self, *args: Any, **kwargs: Any) -> Model:
         model: Model = super()._get_model(*args, **kwargs)
         model.data.syncable = False

@@ -14,8 +14,6 @@ from hetplanner.ui.widgets.cards import ErrorWords, Words, card
 from hetplanner.ui.widgets.controls import Controls, button, field
 
 _DOWNLOAD: dict[str, Any] = {
-    "icon": "download",
-    "variant": "outlined",
     "size": "small",
     "margin": (5, 10),
     "align": "end",

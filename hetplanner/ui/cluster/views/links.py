@@ -47,20 +47,14 @@ class LinksPart:
         self.figures: list[Coloured] = [self.heat]
         self._legend = html_pane(margin=(0, 14, 6, 14))
         self._tables = {
-            "bandwidth": SiteTable(
-                lambda *cell: self.tables.write("bandwidth", *cell),
+            name: SiteTable(
+                lambda *cell, name=name: self.tables.write(name, *cell),
                 self.tables.choose,
-                label="bandwidth",
+                label=name,
                 sizing_mode="stretch_width",
                 margin=(0, 12, 8, 12),
-            ),
-            "latency": SiteTable(
-                lambda *cell: self.tables.write("latency", *cell),
-                self.tables.choose,
-                label="latency",
-                sizing_mode="stretch_width",
-                margin=(0, 12, 8, 12),
-            ),
+            )
+            for name in ("bandwidth", "latency")
         }
         self._table_error = ErrorWords()
         self._form = _Form(app)

@@ -124,13 +124,7 @@ class RunView(PageView):
         self.stop = Button(label="Stop run", icon="stop", variant="contained", color="error", margin=(10, 4))
         self.restart = Button(label="Restart from checkpoint", icon="restart_alt", variant="outlined", margin=(10, 4))
         self.report = FileDownload(
-            callback=self._report,
-            filename="report.html",
-            label="Report",
-            icon="download",
-            variant="outlined",
-            size="small",
-            margin=(10, 4),
+            callback=self._report, filename="report.html", label="Report", size="small", margin=(10, 4)
         )
         on_click(self.stop, lambda _: self.model.ask_to_stop())
         on_click(self.restart, lambda _: self.model.restart())

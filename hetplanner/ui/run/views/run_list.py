@@ -98,9 +98,8 @@ class Overlay:
         self.over = bind(pmui.Select(label="Over", options=_values(overlay, "over"), width=130, **_SMALL),
                          overlay, "over", session)  # fmt: skip
         self.csv = FileDownload(
-            callback=lambda: io.BytesIO(overlay.csv()), filename="runs.csv", label="CSV", icon="download",
-            variant="outlined", size="small", margin=(10, 6),
-        )  # fmt: skip
+            callback=lambda: io.BytesIO(overlay.csv()), filename="runs.csv", label="CSV", size="small", margin=(10, 6)
+        )
         self.words = Words()
         tools = pn.FlexBox(self.value, self.over, self.csv, flex_wrap="wrap", align_items="center", margin=(0, 6))
         self.view = card("Runs laid over each other", self.runs, tools, chart(self.figure), self.words.view)
