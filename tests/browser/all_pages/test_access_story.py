@@ -200,10 +200,8 @@ def test_the_page_works_with_bokeh_and_panel_as_published(tmp_path, visit, monke
     server = Server(tmp_path)
     server.start()
     one = visit(server.url)
-    one.page.locator("#setting-budget_s").fill("1")
-    one.page.keyboard.press("Tab")
-    one.page.get_by_role("button", name="Search", exact=True).click()
-    one.sees(re.compile(r"Done: [\d,]+ placements"))
+    one.set(budget_s="1")
+    one.search()
     shown = {"3 Simulate": "One step, simulated", "4 Run": "Loss", "5 Export": "Download", "2 Plan": "Convergence"}
     for page, words in shown.items():
         one.tab(page)

@@ -1,6 +1,5 @@
 """The pages by the rules of axe-core: names, roles, contrast, in both themes, with a plan in hand."""
 
-import re
 from importlib.resources import files
 
 import pytest
@@ -48,15 +47,11 @@ def lasting_violations(page) -> list[str]:
 def test_no_page_breaks_a_serious_rule(server, visit):
     one = visit(server.url)
     page = one.page
-    for label, choice in (("Sample cluster", "laptop_8_cities"), ("Model", "tiny-gpt")):
-        page.get_by_label(label, exact=True).filter(visible=True).first.click()
-        page.get_by_role("menuitem", name=choice, exact=True).click()
+    one.choose("Sample cluster", "laptop_8_cities")
+    one.choose("Model", "tiny-gpt")
     one.sees("laptop_8_cities: ")
-    for name, value in (("stages", "2"), ("replicas", "4"), ("budget_s", "1")):
-        page.locator(f"#setting-{name}").fill(value)
-        page.keyboard.press("Tab")
-    page.get_by_role("button", name="Search", exact=True).click()
-    one.sees(re.compile(r"Done: [\d,]+ placements"))
+    one.set(stages="2", replicas="4", budget_s="1")
+    one.search()
     one.sees("The choice that gains most is made first")
     page.evaluate(AXE)
     broken: dict[str, list[str]] = {}

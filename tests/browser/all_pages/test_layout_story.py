@@ -134,9 +134,7 @@ def test_nothing_that_one_can_click_moves_when_a_search_ends(server, visit):
     page = one.page
     page.set_viewport_size({"width": 900, "height": 1000})  # where texts have the most lines
     shape = page.get_by_text(re.compile(r"^4 × 4: .* auto: "))
-    for name, value in (("stages", "4"), ("replicas", "4"), ("budget_s", "1")):
-        page.locator(f"#setting-{name}").fill(value)
-        page.keyboard.press("Tab")
+    one.set(stages="4", replicas="4", budget_s="1")
     page.get_by_role("button", name="Search", exact=True).click()
     one.rests(page.get_by_role("button", name="Rehearse here"))
     assert not moved(page, shape)
@@ -155,11 +153,8 @@ def test_nothing_that_one_can_click_moves_when_a_search_ends(server, visit):
 def test_no_page_and_no_dialog_is_cut_or_outside_the_window(server, visit):
     one = visit(server.url)
     page = one.page
-    for name, value in (("stages", "8"), ("replicas", "8"), ("budget_s", "1")):
-        page.locator(f"#setting-{name}").fill(value)
-        page.keyboard.press("Tab")
-    page.get_by_role("button", name="Search", exact=True).click()
-    one.sees(re.compile(r"Done: [\d,]+ placements"))
+    one.set(stages="8", replicas="8", budget_s="1")
+    one.search()
     one.sees("The choice that gains most is made first")
 
     @contextmanager

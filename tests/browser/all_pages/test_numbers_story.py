@@ -81,17 +81,11 @@ def assert_same(texts: dict[str, str], stated: dict[str, list[str]]) -> None:
 def test_every_place_states_the_same_number(server_of_file, visit):
     one = visit(server_of_file.url)
     page = one.page
-    for label, choice in (("Sample cluster", "laptop_8_cities"), ("Model", "gpt2")):
-        page.get_by_label(label, exact=True).filter(visible=True).first.click()
-        page.get_by_role("menuitem", name=choice, exact=True).click()
+    one.choose("Sample cluster", "laptop_8_cities")
+    one.choose("Model", "gpt2")
     one.sees("laptop_8_cities: ")
-    for name, count in (("stages", "4"), ("replicas", "2")):
-        page.locator(f"#setting-{name}").fill(count)
-        page.keyboard.press("Tab")
-    page.get_by_label("Budget (s)", exact=True).filter(visible=True).first.fill("2")
-    page.keyboard.press("Tab")
-    page.get_by_role("button", name="Search", exact=True).click()
-    one.sees(re.compile(r"Done: [\d,]+ placements"))
+    one.set(stages="4", replicas="2", budget_s="2")
+    one.search()
     one.sees("The choice that gains most is made first")
     one.sees(re.compile(r"4 × 2: .*auto"))
     texts = {"Plan": shown(page)}

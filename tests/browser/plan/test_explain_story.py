@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.plan.test_plan_story import budget, choose, metric
+from tests.browser.plan.test_plan_story import metric
 from tests.support.pages.served_dashboard import PATIENCE_MS
 
 pytestmark = pytest.mark.browser
@@ -14,15 +14,11 @@ pytestmark = pytest.mark.browser
 def test_what_if_then_two_plans_kept_compared_and_found_again(server_of_file, visit):
     one = visit(server_of_file.url)
     page = one.page
-    choose(page, "Sample cluster", "laptop_8_cities")
+    one.choose("Sample cluster", "laptop_8_cities")
     one.sees("laptop_8_cities: 8 devices")
-    choose(page, "Model", "tiny-gpt")
-    for name, number in (("stages", "4"), ("replicas", "2")):  # the best plan of so small a model uses one device
-        page.locator(f"#setting-{name}").fill(number)
-        page.locator(f"#setting-{name}").press("Tab")
-    budget(page, "2")
-    page.get_by_role("button", name="Search", exact=True).click()
-    one.sees(re.compile(r"Done: [\d,]+ placements"))
+    one.choose("Model", "tiny-gpt")
+    one.set(stages="4", replicas="2", budget_s="2")  # the best plan of so small a model uses one device
+    one.search()
     one.sees("Why this plan:")
     one.sees(re.compile(r"as a launcher places them"))
     one.sees("Bottleneck:")

@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 
 import pytest
 
@@ -43,10 +42,6 @@ def test_a_hundred_random_changes_leave_no_number_without_a_mark(server, visit):
     def known() -> dict:
         return json.loads((server.home / "state.json").read_text())
 
-    def choose(label: str, choice: str) -> None:
-        page.get_by_label(label, exact=True).filter(visible=True).first.click()
-        page.get_by_role("menuitem", name=choice, exact=True).click()
-
     def forget(*names: str) -> None:
         """A model brings its own sizes; a shape that no longer fits becomes auto."""
         for name in names:
@@ -54,12 +49,11 @@ def test_a_hundred_random_changes_leave_no_number_without_a_mark(server, visit):
 
     def fill(name: str) -> None:
         asked[name] = rng.choice(VALUES[name])
-        page.locator(f"#setting-{name}").fill(asked[name])
-        page.keyboard.press("Tab")
+        one.set(**{name: asked[name]})
 
     def model() -> None:
         asked["preset"] = rng.choice(["gpt2", "tiny-gpt"])
-        choose("Model", asked["preset"])
+        one.choose("Model", asked["preset"])
         forget("global_batch", "seq_len", "stages", "replicas")
 
     def objective() -> None:
@@ -68,7 +62,7 @@ def test_a_hundred_random_changes_leave_no_number_without_a_mark(server, visit):
 
     def sample() -> None:
         one.tab("1 Cluster")
-        choose("Sample cluster", rng.choice(SAMPLES))
+        one.choose("Sample cluster", rng.choice(SAMPLES))
         one.tab("2 Plan")
         forget("stages", "replicas")
 
@@ -101,14 +95,11 @@ def test_a_hundred_random_changes_leave_no_number_without_a_mark(server, visit):
         return step == now["step"] and " ".join(now["words"].split()) in line
 
     asked: dict[str, str] = {}
-    choose("Sample cluster", SAMPLES[0])
-    choose("Model", "gpt2")
+    one.choose("Sample cluster", SAMPLES[0])
+    one.choose("Model", "gpt2")
     page.get_by_text("Model size and batch").click()
-    for name, value in (("stages", "4"), ("replicas", "2"), ("budget_s", "1")):
-        page.locator(f"#setting-{name}").fill(value)
-        page.keyboard.press("Tab")
-    page.get_by_role("button", name="Search", exact=True).click()
-    one.sees(re.compile(r"Done: [\d,]+ placements"))
+    one.set(stages="4", replicas="2", budget_s="1")
+    one.search()
     changes = [*(lambda name=name: fill(name) for name in VALUES), model, objective, sample, sample, undo]
     states: list[str] = []
     for number in range(CHANGES):

@@ -8,7 +8,6 @@ from playwright.sync_api import Page
 
 from hetplanner.ui.cluster.models.draft_files import DraftFiles
 from hetplanner.ui.cluster.models.drafts import Draft, Step
-from tests.browser.plan.test_plan_story import budget, choose
 from tests.support.files.hostile import IMG, hostile_cluster
 from tests.support.pages.served_dashboard import PATIENCE_MS
 
@@ -39,11 +38,11 @@ def searched(one) -> str:
 def test_back_shows_the_search_before_and_a_reload_the_plan_of_the_front(server_of_file, visit):
     one = visit(server_of_file.url)
     page = one.page
-    choose(page, "Sample cluster", "laptop_8_cities")
+    one.choose("Sample cluster", "laptop_8_cities")
     one.sees("laptop_8_cities: 8 devices")
-    choose(page, "Model", "gpt2")
+    one.choose("Model", "gpt2")
     one.sees("laptop_8_cities · gpt2")
-    budget(page, "2")
+    one.set(budget_s="2")
     free = searched(one)
     stages = page.locator("#setting-stages")
     stages.fill("2")
@@ -82,12 +81,10 @@ def selected(page: Page, title: str) -> None:
 def test_every_page_is_as_it_was_after_back_forward_reload_and_restart(server_of_file, visit):
     one = visit(server_of_file.url)
     page = one.page
-    choose(page, "Sample cluster", "lab_2_sites_4")
+    one.choose("Sample cluster", "lab_2_sites_4")
     one.sees("lab_2_sites_4: 4 devices")
-    choose(page, "Model", "tiny-gpt")
-    for name, value in (("stages", "2"), ("replicas", "2"), ("budget_s", "1")):
-        page.locator(f"#setting-{name}").fill(value)
-        page.keyboard.press("Tab")
+    one.choose("Model", "tiny-gpt")
+    one.set(stages="2", replicas="2", budget_s="1")
     plan = searched(one)
     one.tab("3 Simulate")
     one.sees(re.compile(r"busiest \d+ of \d+ links in use"))

@@ -31,11 +31,6 @@ CHANGED_WHILE_DRAWN_JS = """() => {
 }"""
 
 
-def choose(page, label: str, option: str) -> None:
-    page.get_by_label(label, exact=True).filter(visible=True).first.click()
-    page.get_by_role("menuitem", name=option, exact=True).click()
-
-
 def budget(page, seconds: str) -> None:
     field = page.get_by_label("Budget (s)")
     field.click()
@@ -106,9 +101,9 @@ def test_the_page_opens_ready_to_search_and_one_click_finds_a_plan(server, visit
 def test_a_search_stops_when_asked_and_a_reload_finds_its_result(server, visit):
     one = visit(server.url)
     page = one.page
-    choose(page, "Sample cluster", "laptop_8_cities")
+    one.choose("Sample cluster", "laptop_8_cities")
     one.sees("laptop_8_cities: 8 devices")
-    choose(page, "Model", "tiny-gpt")
+    one.choose("Model", "tiny-gpt")
     budget(page, "50")
     page.get_by_role("button", name="Search", exact=True).click()
     one.sees("Bottleneck:")
@@ -139,8 +134,8 @@ def test_two_pages_search_side_by_side_and_one_can_look_at_the_others(server, vi
     first, second = visit(server.url), visit(server.url)
     budget(first.page, "4")
     budget(second.page, "4")
-    choose(second.page, "Sample cluster", "lab_2_sites_4")
-    choose(second.page, "Model", "tiny-gpt")
+    second.choose("Sample cluster", "lab_2_sites_4")
+    second.choose("Model", "tiny-gpt")
     second.sees("lab_2_sites_4: 4 devices")
     first.page.get_by_role("button", name="Search", exact=True).click()
     second.page.get_by_role("button", name="Search", exact=True).click()

@@ -8,11 +8,6 @@ from playwright.sync_api import Locator, Page, expect
 pytestmark = pytest.mark.browser
 
 
-def choose_sample(page: Page, name: str) -> None:
-    page.get_by_label("Sample cluster", exact=True).click()
-    page.get_by_role("menuitem", name=name, exact=True).click()
-
-
 def open_group(page: Page, title: str) -> None:
     page.locator("summary").filter(has_text=title).click()
 
@@ -57,10 +52,9 @@ def replayed(page: Page, moment: int | None) -> list:
 def test_constraints_and_settings_are_searched_stopped_and_gone_on_from(server, visit):
     one = visit(server.url)
     page = one.page
-    choose_sample(page, "laptop_8_cities")
+    one.choose("Sample cluster", "laptop_8_cities")
     one.sees("laptop_8_cities: 8 devices")
-    page.get_by_label("Model", exact=True).click()
-    page.get_by_role("menuitem", name="tiny-gpt", exact=True).click()
+    one.choose("Model", "tiny-gpt")
 
     # Constraints: a device is left out, so the shape follows; a wrong one is explained where it stands.
     open_group(page, "Devices")
@@ -128,13 +122,10 @@ def test_constraints_and_settings_are_searched_stopped_and_gone_on_from(server, 
 def test_the_report_holds_a_film_that_plays_without_a_server(server, visit, tmp_path):
     one = visit(server.url)
     page = one.page
-    choose_sample(page, "laptop_8_cities")
+    one.choose("Sample cluster", "laptop_8_cities")
     one.sees("laptop_8_cities: 8 devices")
-    fill(page, "Stages", "4")
-    fill(page, "Replicas", "2")
-    fill(page, "Budget (s)", "1")
-    page.get_by_role("button", name="Search", exact=True).click()
-    one.sees(re.compile(r"Done: [\d,]+ placements"))
+    one.set(stages="4", replicas="2", budget_s="1")
+    one.search()
     one.tab("5 Export")
     with page.expect_download() as download:
         page.get_by_role("button", name="Download report", exact=True).click()

@@ -27,18 +27,11 @@ def saved(page, button: str) -> bytes:
 def test_another_schedule_is_simulated_saved_exported_and_a_plan_file_opened(server, visit, tmp_path):
     one = visit(server.url)
     page = one.page
-    page.get_by_label("Sample cluster", exact=True).filter(visible=True).first.click()
-    page.get_by_role("menuitem", name="lab_2_sites_4", exact=True).click()
+    one.choose("Sample cluster", "lab_2_sites_4")
     one.sees("lab_2_sites_4: 4 devices")
-    page.get_by_label("Model", exact=True).filter(visible=True).first.click()
-    page.get_by_role("menuitem", name="tiny-gpt", exact=True).click()
-    for name in ("stages", "replicas"):  # the best plan of so small a model uses one device
-        page.locator(f"#setting-{name}").fill("2")
-        page.keyboard.press("Tab")
-    field(page, "Budget (s)").fill("2")
-    page.keyboard.press("Tab")
-    page.get_by_role("button", name="Search", exact=True).click()
-    one.sees(re.compile(r"Done: [\d,]+ placements"))
+    one.choose("Model", "tiny-gpt")
+    one.set(stages="2", replicas="2", budget_s="1")  # the best plan of so small a model uses one device
+    one.search()
     one.tab("3 Simulate")
     one.sees(re.compile(r"busiest \d+ of \d+ links in use"))
     one.sees("Change a control to derive another plan")

@@ -124,6 +124,22 @@ class Visit:
     def tab(self, name: str) -> None:
         self.page.get_by_role("tab", name=name).click()
 
+    def choose(self, label: str, option: str) -> None:
+        """An option of a menu."""
+        self.page.get_by_label(label, exact=True).filter(visible=True).first.click()
+        self.page.get_by_role("menuitem", name=option, exact=True).click()
+
+    def set(self, **values: str) -> None:
+        """Settings of the side bar, by their names; each field is left, so that the page takes it."""
+        for name, value in values.items():
+            self.page.locator(f"#setting-{name}").fill(value)
+            self.page.keyboard.press("Tab")
+
+    def search(self) -> None:
+        """Presses Search, and waits for the end."""
+        self.page.get_by_role("button", name="Search", exact=True).click()
+        self.sees(re.compile(r"Done: [\d,]+ placements"))
+
     def sees(self, text: str | re.Pattern, timeout: float = PATIENCE_MS) -> None:
         try:
             self.page.get_by_text(text).filter(visible=True).first.wait_for(timeout=timeout)
