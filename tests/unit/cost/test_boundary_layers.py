@@ -156,7 +156,8 @@ def test_the_greatest_of_neighbours_is_what_travels() -> None:
 @pytest.mark.parametrize(("kind", "shared"), [("bottleneck:4", 1), ("maxout:2", 1), (None, 2), ("bottleneck:2", 3)])
 def test_a_captured_model_agrees(kind: str | None, shared: int) -> None:
     workload = wide(kind, shared)
-    captured = capture_workload(lambda: (Whole(workload), torch.zeros(2, 64, dtype=torch.int64)), "whole")
+    example = torch.zeros(2, 64, dtype=torch.int64)
+    captured = capture_workload(lambda: (Whole(workload), example), "whole", global_batch=8)
     assert captured.graph.num_params == workload.graph.num_params
     ours, theirs = (sum(o.forward_flops for o in w.graph.ops if o.kind != "loss") for w in (workload, captured))
     unseen = 3 * 4 * 512 * (64 * 64 - 64 * 65 // 2)
