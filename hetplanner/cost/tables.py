@@ -128,9 +128,15 @@ class CostTables:
         """Bytes of a stage's weights, gradients and optimizer states, as :meth:`stage_params` counts weights."""
         ops = self.problem.workload.graph.ops
         twice = sum(
-            ops[two].num_params * self._state_bytes_o[two] for one, two in self._tied_pairs if first <= one < two < end
+            ops[two].num_params * self._shared_bytes(one, two)
+            for one, two in self._tied_pairs
+            if first <= one < two < end
         )
         return float(self._state_O[end] - self._state_O[first]) - twice
+
+    def _shared_bytes(self, one: int, two: int) -> float:
+        """Bytes per parameter that a stage saves which has both users of a weight; a head's copy is its own."""
+        return float(self._state_bytes_o[two] - max(0.0, self._copy_bytes_o[two] - self._copy_bytes_o[one]))
 
     def sent_state_bytes(self, first: int, end: int) -> float:
         """Bytes of a stage's weights in float32 and optimizer states: what a checkpoint holds, and a joiner fetches."""
@@ -147,7 +153,7 @@ class CostTables:
         ops = self.problem.workload.graph.ops
         for one, two in self._tied_pairs:
             inside = (edges_K[:, None] <= one) & (edges_K[None, :] > two)
-            state_KK -= np.where(inside, ops[two].num_params * self._state_bytes_o[two], 0.0)
+            state_KK -= np.where(inside, ops[two].num_params * self._shared_bytes(one, two), 0.0)
         return state_KK
 
     @property

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hetplanner.runtime.model.aten import DTYPES, AtenCall, aten_call, drawing
 from hetplanner.runtime.model.initial import fill_program_weight
 from hetplanner.runtime.model.layout import ModelWeight, crossing_tensors, running_buffers
-from hetplanner.runtime.model.low_precision import lowered
+from hetplanner.runtime.model.precision import lowered
 from hetplanner.runtime.rng import RngKey
 from hetplanner.weights.names import EXPERTS_NDIM
 from hetplanner.workload.calls import EVALUATED_WITH, RANDOM_CALLS, STATISTICS_CALLS

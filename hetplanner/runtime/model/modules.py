@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (torch's own convention)
 
 from hetplanner.runtime.model.cross_entropy import summed_cross_entropy
-from hetplanner.runtime.model.low_precision import lowered
+from hetplanner.runtime.model.precision import lowered
 from hetplanner.runtime.rng import RngKey, stable_seed
 from hetplanner.workload.fine_tuning import Adapters, LinearLayer, adapted_layers
 from hetplanner.workload.transformer import TransformerConfig

@@ -94,6 +94,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "ui.run.models.report._made",
     ),
     "written by another process of the same run, which ends with a line if it is damaged": (
+        "runtime.forked_ranks._become_rank",
         "capture.__main__.main",
         "data.tokenizing.chat_process.main",
         "data.tokenizing.chat_template.ChatTemplate._ask",
