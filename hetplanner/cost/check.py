@@ -71,10 +71,8 @@ def peak_bytes(
         recompute: as if all stages did.
     """
     stage_bytes = [
-        max(
-            tables.stage_bytes(stage.first_op, stage.end_op, held, recompute or stage.recompute),
-            tables.stage_bytes(stage.first_op, stage.end_op, 0, False)
-            + tables.reduction_bytes(stage.first_op, stage.end_op, len(stage.replicas)) * (held > 0),
+        tables.bytes_with_reduction(
+            stage.first_op, stage.end_op, held, recompute or stage.recompute, len(stage.replicas)
         )
         + _outer_bytes(plan, stage) * tables.stage_trained(stage.first_op, stage.end_op)
         + _kept_error_bytes(plan, s, tables)

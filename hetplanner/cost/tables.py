@@ -229,15 +229,21 @@ class CostTables:
         has_backward_K = edges_K > self.problem.workload.graph.first_trained
         return held_KK + kept_KK, self._input_bytes_O[edges_K][:, None] * has_backward_K
 
-    def reduction_bytes(self, first: int, end: int, replicas: int) -> float:
-        """Bytes of the messages that a stage's reduction has at once, dense, when nothing is kept of micro-batches.
+    def bytes_with_reduction(self, first: int, end: int, in_flight: int, recompute: bool, replicas: int) -> float:
+        """:meth:`stage_bytes` of a stage whose replicas reduce its gradients, dense and shared evenly.
 
-        Shared evenly, each replica takes two messages from every other one. :data:`POSTED_REDUCTIONS` of them are
-        awaited at once while one is sent.
+            state + messages awaited + max(one micro-batch in its backward, a message that is sent)      if that is more
+
+        Each replica takes two messages from every other one. :data:`POSTED_REDUCTIONS` of them are awaited at once,
+        from the last micro-batch on.
         """
-        if replicas < 2:
-            return 0.0
-        return reduction_messages(replicas) * GRADIENT_ELEMENT_BYTES * self.stage_trained(first, end) / replicas
+        steady = self.stage_bytes(first, end, in_flight, recompute)
+        if replicas < 2 or in_flight == 0:
+            return steady
+        part = GRADIENT_ELEMENT_BYTES * self.stage_trained(first, end) / replicas
+        last = self.stage_bytes(first, end, 1, recompute)
+        always = self.stage_bytes(first, end, 0, recompute)
+        return max(steady, awaited_messages(replicas) * part + max(last, always + part))
 
     def own_trained_between(self, edges_K: IntArray) -> FloatArray:
         """Trained weights without what is tied to another stage: what a stage's replicas reduce among themselves."""
@@ -378,9 +384,9 @@ class CostTables:
         return np.array(rows)
 
 
-def reduction_messages(replicas: int) -> int:
-    """How many messages of a reduction a replica has at once."""
-    return min(POSTED_REDUCTIONS, 2 * (replicas - 1)) + 1
+def awaited_messages(replicas: int) -> int:
+    """How many messages of a reduction a replica awaits at once."""
+    return min(POSTED_REDUCTIONS, 2 * (replicas - 1))
 
 
 def _prefix(values: FloatArray) -> FloatArray:

@@ -152,11 +152,7 @@ def _holds(layout: Layout, model: CostModel) -> bool:
     """Whether every device holds its share with dense messages and one micro-batch in flight: soon told."""
     tables = model.tables
     return all(
-        max(
-            tables.stage_bytes(a, b, 1, layout.recompute),
-            tables.stage_bytes(a, b, 0, False) + tables.reduction_bytes(a, b, len(row)),
-        )
-        <= tables.devices.memory_bytes_D[row].min()
+        tables.bytes_with_reduction(a, b, 1, layout.recompute, len(row)) <= tables.devices.memory_bytes_D[row].min()
         for (a, b), row in zip(pairwise(layout.op_cut_S), layout.placement_SR, strict=True)
     )
 

@@ -49,17 +49,18 @@ def fit_depth(problem: StepProblem, place_N: Array, cut_S: Array, stage: int, nu
 def depth_of(problem: StepProblem, place_N: Array, begin: int, stop: int, first: int, end: int) -> tuple[int, float]:
     """The same for the devices at some positions and the ops between two cut points."""
     held, each = problem.held_KK[first, end], problem.each_KK[first, end]
-    reducing = problem.always_KK[first, end]
+    needed = held + each
     replicas = stop - begin
     if replicas > 1:
-        messages = min(POSTED_REDUCTIONS, 2 * (replicas - 1)) + 1
-        reducing += messages * ELEMENT_BYTES * problem.trained_KK[first, end] / replicas
+        part = ELEMENT_BYTES * problem.trained_KK[first, end] / replicas
+        awaited = min(POSTED_REDUCTIONS, 2 * (replicas - 1))
+        needed = awaited * part + max(needed, problem.always_KK[first, end] + part)
     least = np.inf
     missing = 0.0
     for i in range(begin, stop):
         memory = problem.memory_D[place_N[i]]
         room = memory - held
-        lacking = max(held + each, reducing) - memory
+        lacking = needed - memory
         if lacking > 0:
             missing += min(lacking / max(memory, 1.0), 10.0)
         least = min(least, room)

@@ -99,7 +99,6 @@ class Transport:
         host_wire: HostWire | None = None,
     ) -> None:
         self.rank, self.emulator, self.window, self.device = rank, emulator, window, device
-        self._most_reductions = POSTED_REDUCTIONS
         self.host_wire = host_wire or HostWire(device)
         self._bulk_wire: Wire = wire or self.host_wire
         self.traffic = Traffic()
@@ -133,15 +132,22 @@ class Transport:
         self._post()
 
     def _post(self) -> None:
-        while self._queue and len(self._posted) < self.window:
-            num_reductions = sum(message.topic is Topic.REDUCE for message in self._posted)
-            if self._queue[0].topic is Topic.REDUCE and num_reductions >= self._most_reductions:
-                break
-            message = self._queue.popleft()
-            tag = tag_of(message.topic, message.index)
-            self._posted[message] = self._wire(message.topic).receive(
-                self._header + message.num_bytes, message.peer, tag
-            )
+        while self._queue and len(self._posted) < self.window and not self._comes_later(self._queue[0]):
+            self._post_next()
+
+    def _comes_later(self, message: Expected) -> bool:
+        """Reductions are large: few are awaited at once, and none while micro-batches are under way."""
+        if message.topic is not Topic.REDUCE:
+            return False
+        topics = [posted.topic for posted in self._posted]
+        return topics.count(Topic.REDUCE) >= POSTED_REDUCTIONS or any(
+            topic in (Topic.ACTIVATION, Topic.GRADIENT) for topic in topics
+        )
+
+    def _post_next(self) -> None:
+        message = self._queue.popleft()
+        tag = tag_of(message.topic, message.index)
+        self._posted[message] = self._wire(message.topic).receive(self._header + message.num_bytes, message.peer, tag)
 
     def _wire(self, topic: Topic) -> Wire:
         return self._bulk_wire if topic in BULK else self.host_wire
@@ -150,9 +156,7 @@ class Transport:
         """Waits for an announced message and returns its bytes [uint8], which the caller owns."""
         asked_s = time.monotonic()
         while message not in self._posted:
-            # Taken in another order than announced; costs a buffer, nothing else.
-            self.window, self._most_reductions = self.window + 1, self._most_reductions + 1
-            self._post()
+            self._post_next()  # taken in another order than announced; costs a buffer, nothing else
         work, data = self._posted.pop(message)
         self._heartbeat.wait_for(message.peer)
         work.wait()
