@@ -20,7 +20,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.cost.tables import CostTables
+from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, CostTables, awaited_messages
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -76,16 +76,26 @@ class Capacity:
         rows = np.array([problem.cluster.device_index(d) for d in problem.usable_devices], dtype=np.int64)
         return rows[np.argsort(-self.tables.devices.memory_bytes_D[rows], kind="stable")]
 
-    def stage_bytes_KK(self, in_flight: int = 1, *, recompute: bool = True, sharded: float = 0.0) -> FloatArray:
-        """Peak bytes of a stage between two places, as :meth:`CostTables.stage_bytes`; infinite where there is none.
+    def stage_bytes_KK(
+        self, in_flight: int = 1, *, replicas: int = 1, recompute: bool = True, sharded: float = 0.0
+    ) -> FloatArray:
+        """Peak bytes of a stage between two places; infinite where there is none.
+
+        As :meth:`CostTables.stage_bytes`, with replicas as :meth:`CostTables.bytes_with_reduction`.
 
         Args:
-            in_flight: micro-batches held at once.
+            in_flight: micro-batches held at once, at least 1.
+            replicas: that reduce the stage's gradients.
             recompute: whether only stages' inputs are kept.
             sharded: bytes per trained weight that are elsewhere.
         """
         held_KK, each_KK = self._memory[recompute]
-        total_KK = held_KK + in_flight * each_KK - self._trained_KK * sharded
+        total_KK = held_KK + in_flight * each_KK
+        if replicas > 1:
+            part_KK = self._trained_KK * (GRADIENT_ELEMENT_BYTES / replicas)
+            reducing_KK = np.maximum(held_KK + each_KK, self._always_KK + part_KK)
+            total_KK = np.maximum(total_KK, awaited_messages(replicas) * part_KK + reducing_KK)
+        total_KK = total_KK - self._trained_KK * sharded
         return np.where(np.triu(np.ones(total_KK.shape, dtype=bool), 1), total_KK, np.inf)
 
     @cached_property
@@ -93,6 +103,10 @@ class Capacity:
         """Without and with recomputation."""
         plain, again = (self.tables.memory_between(self.edges_K, recompute=again) for again in (False, True))
         return plain, again
+
+    @cached_property
+    def _always_KK(self) -> FloatArray:
+        return self.tables.always_between(self.edges_K)
 
     @cached_property
     def _trained_KK(self) -> FloatArray:
@@ -107,14 +121,16 @@ class Capacity:
         """A layout that every device holds, or None if there is none (of stages of so many replicas each)."""
         if stages * replicas > len(self.devices_D):
             return None
-        return find_fit(self.stage_bytes_KK(in_flight, recompute=recompute), self.limits_G(stages, replicas))
+        return find_fit(
+            self.stage_bytes_KK(in_flight, replicas=replicas, recompute=recompute), self.limits_G(stages, replicas)
+        )
 
     def shortages(self, stages: int, replicas: int) -> list[Shortage]:
         """Devices that lack memory, the worst-off first, in the layout whose worst-off device lacks least.
 
         Recomputing, and with one micro-batch in flight. Empty if everything fits, or no cut has so many stages.
         """
-        bytes_KK, limits_G = self.stage_bytes_KK(), self.limits_G(stages, replicas)
+        bytes_KK, limits_G = self.stage_bytes_KK(replicas=replicas), self.limits_G(stages, replicas)
         low, high = 0.0, float(bytes_KK[np.isfinite(bytes_KK)].max())
         best = find_fit(bytes_KK, limits_G + high)
         if best is None:

@@ -214,16 +214,20 @@ class CostTables:
         """Bytes that a stage which begins there keeps of one micro-batch's input, in float32."""
         return np.array(self.problem.workload.boundary_elements, dtype=np.float64) * FLOAT_BYTES
 
+    def always_between(self, edges_K: IntArray) -> FloatArray:
+        """Bytes of state and message buffers of stages between all pairs of op boundaries: with nothing in flight."""
+        boundary_K = self.boundary_bytes_O[edges_K]
+        return self.state_between(edges_K) + 2.0 * (boundary_K[:, None] + boundary_K[None, :])
+
     def memory_between(self, edges_K: IntArray, *, recompute: bool) -> tuple[FloatArray, FloatArray]:
         """Peak bytes of stages between all pairs of op boundaries, as :meth:`stage_bytes`.
 
         Returns:
             held_KK and each_KK: with n micro-batches in flight a stage needs ``held + n x each`` bytes.
         """
-        before_K, boundary_K = self.activation_bytes_O[edges_K], self.boundary_bytes_O[edges_K]
+        before_K = self.activation_bytes_O[edges_K]
         kept_KK = before_K[None, :] - before_K[:, None]
-        held_KK = self.state_between(edges_K) + self.working_between(edges_K)
-        held_KK += 2.0 * (boundary_K[:, None] + boundary_K[None, :])
+        held_KK = self.always_between(edges_K) + self.working_between(edges_K)
         if not recompute:
             return held_KK, kept_KK + self.relayed_between(edges_K)
         has_backward_K = edges_K > self.problem.workload.graph.first_trained

@@ -120,7 +120,7 @@ def _sharding(tables: CostTables) -> str | None:
         if 1 < replicas <= most:
             sharded = tables.shardable_bytes_per_trained * (1.0 - 1.0 / replicas)
             limits = _group_limits(capacity, replicas)
-            if _fits_some(capacity.stage_bytes_KK(sharded=sharded), limits, problem):
+            if _fits_some(capacity.stage_bytes_KK(replicas=replicas, sharded=sharded), limits, problem):
                 return f"optimizer sharding over {replicas} replicas"
     return None
 
@@ -129,7 +129,7 @@ def _tensor_parallel(tables: CostTables) -> str | None:
     """Tensor parallelism over the fewest devices (a power of two), which then hold a stage in equal parts."""
     problem, capacity = tables.problem, Capacity(tables)
     replicas = problem.constraints.replicas or 1
-    bytes_KK = capacity.stage_bytes_KK()
+    bytes_KK = capacity.stage_bytes_KK(replicas=replicas)
     ways = 2
     while ways * replicas <= len(capacity.devices_D) and ways <= MOST_TENSOR_PARALLEL:
         if _fits_some(bytes_KK, ways * _group_limits(capacity, ways * replicas), problem):
@@ -144,7 +144,7 @@ def _more_devices(tables: CostTables) -> str | None:
     replicas = problem.constraints.replicas or 1
     if replicas > problem.workload.num_micro_batches:
         return None
-    bytes_KK = capacity.stage_bytes_KK()
+    bytes_KK = capacity.stage_bytes_KK(replicas=replicas)
     memory_D = tables.devices.memory_bytes_D[capacity.devices_D]
 
     def fits(count: int) -> bool:

@@ -284,18 +284,17 @@ class StepSpaces:
         cuts = np.concatenate(([0], tables.cuts, [tables.num_ops])).astype(np.int64)
         share, _ = best_reduction(tables.problem)
         forward = np.ascontiguousarray(tables.forward_s_CO[:, cuts])
-        boundary_K = tables.boundary_bytes_O[cuts]
         held_KK, each_KK = tables.memory_between(cuts, recompute=recompute)
         tied_GM, tied_bytes_G = _tied_weights(self.model, cuts)
         packed = StepProblem(
             forward_CK=forward,
             backward_CK=np.ascontiguousarray(tables.backward_s_CO[:, cuts] + (forward if recompute else 0.0)),
-            boundary_K=boundary_K,
+            boundary_K=tables.boundary_bytes_O[cuts],
             gradient_K=tables.gradient_bytes_O[cuts],
             trained_KK=tables.trained_between(cuts),
             held_KK=held_KK,
             each_KK=each_KK,
-            always_KK=tables.state_between(cuts) + 2.0 * (boundary_K[:, None] + boundary_K[None, :]),
+            always_KK=tables.always_between(cuts),
             reduced_KK=tables.own_trained_between(cuts) * GRADIENT_ELEMENT_BYTES * share,
             tied_GM=tied_GM,
             tied_bytes_G=tied_bytes_G * share,

@@ -41,16 +41,16 @@ def test_a_plan_that_does_not_fit_names_the_devices_and_by_how_much():
 
 
 @pytest.mark.parametrize(
-    ("cut", "depth", "memory", "words"),
+    ("shares", "cut", "depth", "memory", "words"),
     [
-        (5, [8, 8], 1000e3, "; fewer micro-batches in flight would fit"),
-        (9, [1, 1], 1000e3, "; another cut or placement would fit"),
-        (9, [1, 1], 1e3, "tensor parallelism"),
+        ((16,), 5, [16, 16], 1000e3, "; fewer micro-batches in flight would fit"),
+        ((8, 8), 9, [1, 1], 1200e3, "; another cut or placement would fit"),
+        ((8, 8), 9, [1, 1], 1e3, "tensor parallelism"),
     ],
 )
-def test_a_plan_is_told_the_least_change_that_helps(cut, depth, memory, words):
-    """Its two stages need 670 and 975 kB at least (cut in the middle), 57 kB more with eight micro-batches."""
-    plan = chain_plan((8, 8), (cut,), in_flight=depth)
+def test_a_plan_is_told_the_least_change_that_helps(shares, cut, depth, memory, words):
+    """Two stages need 670 and 975 kB at least (cut in the middle), 8 kB more for each micro-batch."""
+    plan = chain_plan(shares, (cut,), in_flight=depth)
     recomputing = plan.replace(stages=tuple(stage.replace(recompute=True) for stage in plan.stages))
     with pytest.raises(Infeasible, match=words):
         check_plan(shrunk(recomputing, memory))

@@ -69,8 +69,8 @@ def test_the_search_finds_a_ragged_plan_where_every_equal_one_is_slower():
     for stages in (3, 4):
         shape = task.replace(constraints=Constraints(stages=stages, replicas=1))
         equal = make_planner("exhaustive").solve(shape, budget=Budget())
-        assert found.value < equal.value * 0.75
-        assert simulate(found.plan).end_s < simulate(equal.plan).end_s * 0.75
+        assert found.value < equal.value * 0.8
+        assert simulate(found.plan).end_s < simulate(equal.plan).end_s * 0.8
     with pytest.raises(Infeasible):
         make_planner("exhaustive").solve(task.replace(constraints=Constraints(stages=2)), budget=Budget())
 

@@ -39,7 +39,7 @@ def test_the_result_is_never_behind_the_start(budget, starts):
 
 
 def test_a_ragged_start_and_one_of_an_unusual_shape_are_kept():
-    task = one_site([1e9] * 5, memory=600e3)
+    task = one_site([1e9] * 5, memory=800e3)
     ragged = solve(task, "swarm").plan
     assert len({len(stage.replicas) for stage in ragged.stages}) > 1
     again = solve(task, budget="1000 evaluations", start=ragged)
