@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from hetplanner.simulator.simulation import Summary
     from hetplanner.simulator.timing import Spread
 
-STEPS = 2
-"""The second step is reported: a rank may begin it while others still end the first."""
+STEPS = 1
+"""One step is reported, as on pages and in plans; a second is shorter where ranks begin it before others end."""
 
 
 TraceOption = Annotated[Path | None, typer.Option(help="Write a Perfetto / Chrome trace here.")]
