@@ -161,8 +161,8 @@ def test_shortages_are_those_of_a_layout_and_no_layout_is_short_by_less(problem)
     if short:
         worst = short[0].missing_bytes
         limits = capacity.limits_G(stages, replicas)
-        assert find_fit(capacity.stage_bytes_KK(), limits + worst * 1.001) is not None
-        assert find_fit(capacity.stage_bytes_KK(), limits + worst * 0.999) is None
+        assert find_fit(capacity.stage_bytes_KK(replicas=replicas), limits + worst * 1.001) is not None
+        assert find_fit(capacity.stage_bytes_KK(replicas=replicas), limits + worst * 0.999) is None
         assert all(one.needed_bytes > one.limit_bytes for one in short)
 
 
