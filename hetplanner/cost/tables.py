@@ -25,12 +25,13 @@ from hetplanner.workload.optimizers import (
     state_bytes_of_adapters,
     state_bytes_of_ops,
 )
+from hetplanner.workload.transformer_graph import LOSS_ELEMENTS
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-# The loss computes so many logits at once, each with so many bytes of temporaries.
-LOSS_ELEMENTS, LOSS_BYTES = 2**20, 16
+LOSS_BYTES = 16
+"""Temporaries of the loss for each logit that is computed at once."""
 
 # Gradients travel in float32 whatever the weights are.
 GRADIENT_ELEMENT_BYTES = ELEMENT_BYTES
@@ -177,8 +178,7 @@ class CostTables:
         of_weight_o = np.where(self._copy_bytes_o > 0, width, FLOAT_BYTES)
         working_o = self._per_op("working_bytes") * workload.micro_batch + self._per_op("largest_weight") * of_weight_o
         if workload.program is None:
-            rows = LOSS_BYTES * min(LOSS_ELEMENTS, workload.output_elements[-2])
-            working_o[-1] += rows
+            working_o[-1] += LOSS_BYTES * min(LOSS_ELEMENTS, workload.output_elements[-2])
         return np.asarray(self.activation_bytes_O[1:] + working_o)
 
     @cached_property

@@ -92,7 +92,7 @@ def estimated_peer_bytes(plan: ElasticPlan) -> list[int]:
         kept = 4 * trained * -(-plan.num_micro_batches // len(stage.peers))
         kept += 8 * trained if plan.delayed_updates else 0  # weights in use, and the gradient that is being applied
         kept += 20 * trained if plan.is_local else 0  # weights of the round's start, momentum, and a step that is tried
-        found += [PROCESS_BYTES + int(needed) + kept] * len(stage.peers)
+        found += [PROCESS_BYTES + int(HEAP_FACTOR * (needed + kept))] * len(stage.peers)
     return found
 
 

@@ -165,13 +165,13 @@ def _end_by_signal(signum: int, frame: FrameType | None) -> None:
     raise SignalException(f"process {os.getpid()} got signal {signum}", signal.Signals(signum))
 
 
-def _become_rank(gate: int, launcher: int, arguments: Sequence[str]) -> NoReturn:
-    """In the fork: waits for its environment, then runs a rank to its end."""
+def _become_rank(environment: int, launcher: int, arguments: Sequence[str]) -> NoReturn:
+    """In the fork: reads its environment from a pipe, then runs a rank to its end."""
     code: object = 1
     try:
         os.setsid()
-        _close_all_but(gate)  # other ranks' gates stay open, and are never read to their end, as long as any holds them
-        with os.fdopen(gate, encoding="utf-8") as pipe:
+        _close_all_but(environment)  # a pipe is read to its end only when no process holds its other end
+        with os.fdopen(environment, encoding="utf-8") as pipe:
             text = pipe.read()
         if text and os.getppid() == launcher:
             os.environ.update(json.loads(text))

@@ -9,6 +9,9 @@ from hetplanner.workload.transformer import TransformerConfig
 RESIDUAL_BYTES = 4
 """Of an element of the residual stream, of norms' inputs and of their gradients: float32 in every format."""
 
+LOSS_ELEMENTS = 2**20
+"""Logits whose loss is computed at once: whole tokens, at least one."""
+
 
 def transformer_graph(
     config: TransformerConfig, *, seq_len: int, dtype_bytes: int, fine_tuning: FineTuning | None = None

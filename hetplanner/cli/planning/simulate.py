@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from hetplanner.simulator.simulation import Summary
     from hetplanner.simulator.timing import Spread
 
-STEPS = 1
-"""One step is reported, as on pages and in plans; a second is shorter where ranks begin it before others end."""
-
-
 TraceOption = Annotated[Path | None, typer.Option(help="Write a Perfetto / Chrome trace here.")]
 Schedule = Annotated[str | None, typer.Option(help="Another schedule: gpipe, 1f1b or interleaved.")]
 Chunks = Annotated[int, typer.Option(help="Stages of every device when interleaved.", min=2)]
@@ -88,8 +84,8 @@ def simulate(
     _refuse_without_preemptions({"--policies": policies, "--download": download})
     plan = _rescheduled(_plan_of(file, schedule or in_flight), schedule, chunks, in_flight)
     varied = Jitter(jitter, jitter if network_jitter is None else network_jitter)
-    spans = run_simulation(plan, steps=STEPS, jitter=varied, seed=seed)
-    summary = summarise_plan(plan, steps=STEPS, jitter=varied, seed=seed, trace=spans)
+    spans = run_simulation(plan, jitter=varied, seed=seed)
+    summary = summarise_plan(plan, jitter=varied, seed=seed, trace=spans)
     spread = _spread(plan, varied, seed, runs)
     if trace is not None:
         write_text(trace, json.dumps(spans.to_perfetto()))
@@ -152,7 +148,7 @@ def _spread(plan: Plan, jitter: Jitter, seed: int, runs: int) -> Spread | None:
 
     if runs == 1 and jitter == STILL:
         return None
-    return simulate_spread(plan, jitter, runs=runs, seed=seed, steps=STEPS)
+    return simulate_spread(plan, jitter, runs=runs, seed=seed)
 
 
 def _print_spread(spread: Spread, runs: int, seed: int) -> None:
@@ -176,7 +172,7 @@ def _print_summary(plan: Plan, spans: Trace, summary: Summary) -> None:
         rows.add_row(str(row["rank"]), row["device"], *(short_seconds(row[name]) for name in names))
     console.print(rows)
     estimated = short_seconds(plan.estimate.step_s) if plan.estimate else "not"
-    sent = sum(s.bytes for s in spans.spans if s.step == STEPS - 1 and s.kind == "send")
+    sent = sum(s.bytes for s in spans.spans if s.kind == "send")
     console.print(
         f"step {short_seconds(summary.step_s)} simulated, {estimated} estimated;"
         f" idle {100 * summary.idle:.1f} % of the devices' time, {short_bytes(sent)} between stages"

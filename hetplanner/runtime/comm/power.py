@@ -98,8 +98,11 @@ class PowerReducer(GroupReducer):
         q_Cr.copy_(self._own_q_Cr)
 
     def rehearse(self) -> None:
-        """The computing that `reduce` does, without the network (for the profile); what is kept stays as it was."""
-        kept = [tensor.clone() for tensor in (self.gradients, self._lost_RC, self._q_Cr)]
+        """The computing that `reduce` does, without the network (for the profile). The gradients are used up.
+
+        What is kept from step to step stays as it was.
+        """
+        kept = [tensor.clone() for tensor in (self._lost_RC, self._q_Cr)]
         p_Rr, q_Cr = self._factors
         torch.mm(self._lost_RC, self._q_Cr, out=p_Rr)
         self._has_q = False
@@ -107,7 +110,7 @@ class PowerReducer(GroupReducer):
         self._make_q()
         self.gradients.copy_((p_Rr @ q_Cr.t()).view(-1)[: self.gradients.numel()])
         self._lost_RC.addmm_(p_Rr, self._own_q_Cr.t(), alpha=-1.0)
-        for tensor, before in zip((self.gradients, self._lost_RC, self._q_Cr), kept, strict=True):
+        for tensor, before in zip((self._lost_RC, self._q_Cr), kept, strict=True):
             tensor.copy_(before)
 
     def rescale(self, factor: float) -> None:

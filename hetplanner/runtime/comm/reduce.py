@@ -84,8 +84,12 @@ class GroupReducer:
         return sum(m.num_bytes for part in self.rounds for m in part.sends)
 
     def rehearse(self) -> None:
-        """The computing that `reduce` does, on scratch memory and without the network (for the profile)."""
-        self._perform(self.bucket.clone(), self._nothing_lost(), lambda message, buffer: None, self._blank)
+        """The computing that `reduce` does, without the network (for the profile). The gradients are used up.
+
+        A copy of them would be as much memory again as the weights.
+        """
+        self._perform(self.bucket, self._nothing_lost(), lambda message, buffer: None, self._blank)
+        self._blanks.clear()
 
     def _perform(
         self, bucket: Tensor, lost: Lost, post: Callable[[Message, Tensor], None], take: Callable[[Message], Tensor]

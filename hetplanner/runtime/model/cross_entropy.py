@@ -15,9 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (torch's own convention)
 
 from hetplanner.workload.task import IGNORED
-
-ELEMENTS = 2**20
-"""Logits that are computed at once: whole tokens, at least one."""
+from hetplanner.workload.transformer_graph import LOSS_ELEMENTS
 
 
 def _loss_of_rows(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
@@ -25,7 +23,7 @@ def _loss_of_rows(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
 
 
 def _parts(logits_NV: Tensor, labels_N: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    rows = max(1, ELEMENTS // logits_NV.shape[1])
+    rows = max(1, LOSS_ELEMENTS // logits_NV.shape[1])
     return zip(logits_NV.split(rows), labels_N.split(rows), strict=True)
 
 

@@ -146,7 +146,7 @@ def perplexity(run: MeasuredRun) -> figure:
 
 
 def accuracy(run: MeasuredRun) -> figure:
-    """Share of held-out targets (tokens, or classes) that the model would have said; the page's own figure."""
+    """Share of held-out targets (tokens, or classes) with the model's greatest score; the page's own figure."""
     run.read_all()
     live = AccuracyCurve()
     live.update(run.evaluations())
