@@ -20,13 +20,9 @@ MAX_NAMES = 500
 
 
 class PeersModel(param.Parameterized):
-    """The peers that are there now, one of them chosen, and what became of the last request.
+    """The peers that are there now, one of them chosen, and what became of the last request."""
 
-    Attributes:
-        stage_of: stage of every peer that is there.
-    """
-
-    names = param.List(default=[], doc="Peers that are there, by stage.")
+    stage_of = param.Dict(default={}, doc="Stage of every peer that is there.")
     gone = param.List(default=[], doc="Peers that were there and can come back.")
     peer = param.String(default="", doc="The chosen one; '' if none.")
     words = param.String(default="", doc="What was done last.")
@@ -39,7 +35,6 @@ class PeersModel(param.Parameterized):
         self._calls = Calls(session)
         self._run = ""
         self._history: SwarmHistory | None = None
-        self.stage_of: dict[str, int] = {}
 
     def open(self, run_id: str) -> None:
         """Another run is shown."""
@@ -51,11 +46,17 @@ class PeersModel(param.Parameterized):
         """The peers that are there now."""
         self._history = history = detail.swarm if detail is not None else None
         now = list(history.now.values())[:MAX_NAMES] if history is not None and not history.is_over else []
-        self.stage_of = {stay.peer: stay.stage for stay in sorted(now, key=lambda stay: (stay.stage, stay.peer))}
-        names = list(self.stage_of)
+        stage_of = {stay.peer: stay.stage for stay in now}
         before = [] if history is None or history.is_over else [stay.peer for stay in history.stays]
-        gone = sorted(set(before) & set(detail.expected if detail else ()) - set(names))[:MAX_NAMES]
-        self.param.update(names=names, gone=gone, peer=self.peer if self.peer in (*names, *gone) else "")
+        gone = sorted(set(before) & set(detail.expected if detail else ()) - set(stage_of))[:MAX_NAMES]
+        self.param.update(stage_of=stage_of, gone=gone, peer=self.peer if self.peer in (*stage_of, *gone) else "")
+
+    @property
+    def place(self) -> str:
+        """Where the chosen peer is; '' if none is chosen."""
+        if self.peer in self.stage_of:
+            return f"{self.peer} serves stage {self.stage_of[self.peer]}."
+        return f"{self.peer} is gone; it can be brought back." if self.peer else ""
 
     @property
     def warning(self) -> str:

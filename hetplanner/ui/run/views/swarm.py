@@ -100,7 +100,7 @@ class PeerButtons:
         self.name.param.watch(self._chosen, "value")
         row = pn.FlexBox(self.name, self.drain, self.kill, self.back, flex_wrap="wrap", align_items="center", margin=0)
         self.view = pn.Column(row, self.words.view, self.refusal.view, sizing_mode="stretch_width", margin=0)
-        self._peers.param.watch(self.show, ["names", "gone", "peer", "words", "refusal", "asking"])
+        self._peers.param.watch(self.show, ["stage_of", "gone", "peer", "words", "refusal", "asking"])
         model.param.watch(self.show, "status")
         session.param.watch(self.show, "unlocked")
         self.show()
@@ -112,21 +112,21 @@ class PeerButtons:
     def show(self, *_: Any) -> None:
         """The peers that can be chosen, and whether any action is possible."""
         peers = self._peers
-        options = {"choose one": ""} | {f"{name} · stage {peers.stage_of[name]}": name for name in peers.names}
-        options |= {f"{name} · gone": name for name in peers.gone}
+        # Labels are names alone: a label that changes while the menu is open makes Panel refuse the choice.
+        options = {"choose one": ""} | {name: name for name in sorted([*peers.stage_of, *peers.gone])}
         if self.name.options != options or self.name.value != peers.peer:
             self.name.param.update(options=options, value=peers.peer)
         can = bool(peers.peer) and self._model.can_stop and self._session.unlocked and not peers.asking
         is_gone = peers.peer in peers.gone
         self.drain.disabled = self.kill.disabled = not can or is_gone
         self.back.disabled = not can or not is_gone
-        show_if(self.view, self._model.can_stop and bool(peers.names or peers.gone))
+        show_if(self.view, self._model.can_stop and bool(peers.stage_of or peers.gone))
         locked = (
             ""
             if self._session.unlocked
             else "Type the launch token above to have a peer leave or come back, or to kill it."
         )
-        self.words.set(peers.words or locked or peers.warning)
+        self.words.set(peers.words or locked or peers.warning or peers.place)
         self.refusal.set(peers.refusal)
 
 

@@ -52,8 +52,8 @@ def settled(model):
 def test_a_chosen_peer_is_asked_for_by_the_page_that_has_the_token(pages):
     buttons = PeerButtons(pages.first, pages.first.session)
     peers = pages.first.peers
-    assert peers.names == ["a", "b", "c"]
-    assert buttons.name.options["b · stage 0"] == "b"
+    assert peers.stage_of == {"a": 0, "b": 0, "c": 1}
+    assert buttons.name.options == {"choose one": "", "a": "a", "b": "b", "c": "c"}
     assert buttons.drain.disabled
     buttons.name.value = "b"
     assert not buttons.drain.disabled
@@ -64,9 +64,22 @@ def test_a_chosen_peer_is_asked_for_by_the_page_that_has_the_token(pages):
     assert "b leaves between two steps." in str(buttons.words.view.object)
     write_events(pages.folder, peer_event(103.0, "gone", "b", 0) | {"how": "left", "reason": ""}, commit(104.0, 1))
     pages.first.beat()
-    assert peers.names == ["a", "c"]
+    assert peers.stage_of == {"a": 0, "c": 1}
     assert (peers.peer, buttons.drain.disabled) == ("", True)
     assert peers.gone == [], "it is none of the plan's: nobody here could start it again"
+
+
+def test_a_move_changes_no_choice_of_the_menu(pages):
+    buttons = PeerButtons(pages.first, pages.first.session)
+    buttons.name.value = "b"
+    before = dict(buttons.name.options)
+    assert "b serves stage 0." in str(buttons.words.view.object)
+    write_events(
+        pages.folder, peer_event(103.0, "gone", "b", 0) | {"how": "move"}, peer_event(104.0, "serving", "b", 1)
+    )
+    pages.first.beat()
+    assert buttons.name.options == before, "a click on a label that has changed meanwhile would be refused"
+    assert "b serves stage 1." in str(buttons.words.view.object)
 
 
 def test_a_peer_that_was_killed_is_brought_back(pages):
@@ -75,8 +88,9 @@ def test_a_peer_that_was_killed_is_brought_back(pages):
         pages.folder, peer_event(103.0, "serving", "d0", 0), peer_event(104.0, "gone", "d0", 0) | {"how": "lost"}
     )
     pages.first.beat()
-    assert buttons.name.options["d0 · gone"] == "d0"
+    assert buttons.name.options["d0"] == "d0"
     buttons.name.value = "d0"
+    assert "d0 is gone; it can be brought back." in str(buttons.words.view.object)
     assert (buttons.back.disabled, buttons.kill.disabled) == (False, True)
     peers.ask("kill")
     assert pages.agent.asked == []
