@@ -48,13 +48,18 @@ def checkpoints_of(plan: AnyPlan, run_dir: Path) -> list[int]:
     return checkpoint_steps(run_dir)
 
 
-def check_copy_to(plan: AnyPlan, config: TrainConfig) -> None:
-    """Refuses an address that checkpoints cannot be copied to; nothing is opened. Raises InvalidInput."""
+def check_copy_to(plan: AnyPlan, config: TrainConfig, *, is_here: bool) -> None:
+    """Refuses an address that checkpoints cannot be copied to; nothing is opened. Raises InvalidInput.
+
+    Args:
+        plan, config: of the new run.
+        is_here: whether it runs on this machine.
+    """
     if config.copy_to is None:
         return
     check_address(config.copy_to)
-    if isinstance(plan, ElasticPlan):
-        raise InvalidInput("copy_to: checkpoints of a swarm are not copied; its stages stay on its peers' disks")
+    if isinstance(plan, ElasticPlan) and not is_here:
+        raise InvalidInput("copy_to: a swarm over hosts keeps its checkpoints on its peers' disks; they are not copied")
 
 
 def check_init_from(plan: AnyPlan, config: TrainConfig, *, is_here: bool) -> None:

@@ -4,22 +4,23 @@
     ADDRESS/RUN/checkpoints/step-00000200/rank-0.safetensors …   by each host those of its own ranks
     ADDRESS/RUN/checkpoints/step-00000200/manifest.json          last
 
+Of a swarm, see `swarm_copies`, there is one file a stage instead, and no manifest.
 Without a run the store is only asked whether it can be written to.
 """
 
 import argparse
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from hetplanner.errors import HetplannerError, InvalidInput
+from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.checkpoints import FOLDER, MANIFEST, Manifest, checkpoint_folder, load_manifest
+from hetplanner.plan.files.plan_files import load_any_plan
 from hetplanner.reading import reader
 from hetplanner.schema import check_format, checked, parse_json
 from hetplanner.storage.address import Storage
+from hetplanner.storage.held_files import held_files
+from hetplanner.storage.swarm_copies import copy_stages
 
 MOST_BYTES = 16 * 2**20
 RUN_FILES = ("plan.json", "run.json")
@@ -36,10 +37,13 @@ def copy_checkpoint(run_dir: Path, step: int, storage: Storage, kept: int) -> in
     Raises:
         InvalidInput: the checkpoint is not there any more, or the store refuses.
     """
-    folder = checkpoint_folder(run_dir, step)
     for name in RUN_FILES:
         storage.put(str(run_dir / name), name)
-    with _held(folder) as held:
+    plan = load_any_plan(run_dir / RUN_FILES[0])
+    if isinstance(plan, ElasticPlan):
+        return copy_stages(run_dir, len(plan.stages), step, storage, kept)
+    folder = checkpoint_folder(run_dir, step)
+    with held_files(folder) as held:
         manifest, copied = load_manifest(held), 0
         for rank in manifest.ranks:
             if (held / rank.file).is_file():
@@ -50,19 +54,6 @@ def copy_checkpoint(run_dir: Path, step: int, storage: Storage, kept: int) -> in
     for old in whole[kept:]:
         storage.remove(f"{FOLDER}/{checkpoint_folder(run_dir, old).name}")
     return copied
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[Path]:
-    """The checkpoint under a second name, where the file system has them, so that it may be removed meanwhile."""
-    with TemporaryDirectory(prefix=".copying-", dir=folder.parent) as held:
-        try:
-            for path in folder.iterdir():
-                os.link(path, Path(held) / path.name)
-            place = Path(held)
-        except OSError:
-            place = folder
-        yield place
 
 
 def copied_steps(storage: Storage) -> list[int | str]:

@@ -1,15 +1,18 @@
 """A run's copy back on a disk: plan, settings and the newest whole checkpoint."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from hetplanner.atomic_files import check_free
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.checkpoints import FOLDER, MANIFEST, check_rank_file, checkpoint_folder
 from hetplanner.plan.files.plan_files import load_any_plan
 from hetplanner.plan.files.train_files import load_config
 from hetplanner.storage.address import Storage
 from hetplanner.storage.copying import MOST_BYTES, RUN_FILES, copied_manifest, copied_steps
+from hetplanner.storage.swarm_copies import copied_versions, fetch_stages
 
 
 def fetch_run(storage: Storage, folder: Path, step: int | None = None) -> int:
@@ -29,7 +32,6 @@ def fetch_run(storage: Storage, folder: Path, step: int | None = None) -> int:
     """
     if folder.exists() or folder.is_symlink():
         raise InvalidInput(f"{folder}: exists; give another folder with -o")
-    chosen = _choose(storage, step)
     draft = folder.with_name(folder.name + ".part")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
@@ -39,9 +41,14 @@ def fetch_run(storage: Storage, folder: Path, step: int | None = None) -> int:
             if content is None:
                 raise InvalidInput(f"{storage.address}: holds no {name}; give the address of one run")
             (draft / name).write_bytes(content)
-        load_any_plan(draft / "plan.json")
+        plan = load_any_plan(draft / "plan.json")
         load_config(draft / "run.json")
-        _fetch_checkpoint(storage, checkpoint_folder(draft, chosen))
+        if isinstance(plan, ElasticPlan):
+            chosen = _choose(storage, step, [version[1] for version in copied_versions(storage, len(plan.stages))])
+            fetch_stages(storage, draft, len(plan.stages), chosen)
+        else:
+            chosen = _choose(storage, step, copied_steps(storage))
+            _fetch_checkpoint(storage, checkpoint_folder(draft, chosen))
         draft.rename(folder)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
@@ -49,8 +56,8 @@ def fetch_run(storage: Storage, folder: Path, step: int | None = None) -> int:
     return chosen
 
 
-def _choose(storage: Storage, step: int | None) -> int:
-    found = copied_steps(storage)
+def _choose(storage: Storage, step: int | None, found: Sequence[int | str]) -> int:
+    """The wanted step, or the newest whole one, of those that `copied_steps` found."""
     whole = [one for one in found if isinstance(one, int)]
     if step is not None and step in whole:
         return step

@@ -166,7 +166,7 @@ def _check_inputs(plan: AnyPlan, config: TrainConfig, *, is_here: bool) -> None:
     from hetplanner.data.registry import check_all_data
     from hetplanner.runs.resuming import check_copy_to, check_init_from
 
-    check_copy_to(plan, config)
+    check_copy_to(plan, config, is_here=is_here)
     if is_here:
         check_all_data(config.data, config.eval_data, plan.problem.workload)
     check_init_from(plan, config, is_here=is_here)

@@ -93,6 +93,18 @@ def steps_of_names(names: Iterable[str], stages: int) -> list[int]:
     return sorted((step for step, there in saved.items() if there >= set(range(stages))), reverse=True)
 
 
+def whole_versions(names: Iterable[str], stages: int) -> list[StageVersion]:
+    """Versions of which all stages have a checkpoint among these files, latest first."""
+    found = _stages_by_version(names)
+    return sorted((version for version, there in found.items() if there >= set(range(stages))), reverse=True)
+
+
+def older_names(names: Iterable[str], version: StageVersion) -> list[str]:
+    """Those of these files that are checkpoints of stages of an older version."""
+    parts = {name: _NAME.match(name) for name in names}
+    return [name for name, found in parts.items() if found is not None and (int(found[2]), int(found[3])) < version]
+
+
 def newest_lineage(folder: Path, step: int) -> int:
     """The greatest lineage of a stage's checkpoint of this step in a folder; 0 if there is none."""
     return max((lineage for lineage, there in _stages_by_version(_names(folder)) if there == step), default=0)

@@ -13,7 +13,9 @@ from hetplanner.liveness.heartbeat import Beat, create_heartbeats, remove_heartb
 from hetplanner.liveness.processes import created_unix_s, is_same_process, processes_of_run, send_signal
 from hetplanner.liveness.ranks import LivenessWatch, Lost
 from hetplanner.plan.elastic.model import ElasticPlan
+from hetplanner.plan.files.checkpoints import FOLDER, checkpoint_steps
 from hetplanner.plan.files.plan_files import AnyPlan, rank_labels
+from hetplanner.plan.files.stage_checkpoints import saved_steps
 from hetplanner.runs.agent.leftovers import remove_leftovers
 from hetplanner.runs.agent.status_file import StatusFile
 from hetplanner.runs.directory import RunDirectory
@@ -35,6 +37,7 @@ class OwnedRun:
         labels: device of every rank.
         names: device and host of every rank, for messages.
         elastic: its launcher starts a swarm.
+        num_stages: of a swarm.
         remote: its ranks are on other machines, where its launcher looks at them.
         process: the launcher, when this agent started it; None for an adopted one.
         telemetry: ranks' files, read until all of them train.
@@ -57,6 +60,7 @@ class OwnedRun:
     elastic: bool
     status: RunStatus
     remote: bool = False
+    num_stages: int = 0
     process: "subprocess.Popen[bytes] | None" = None
     telemetry: list[RankTelemetry] = field(default_factory=list)
     terminate_at_s: float | None = None
@@ -79,7 +83,7 @@ class OwnedRun:
         """A run of a plan."""
         labels, remote = rank_labels(plan), not load_launch(directory.path).is_local
         if isinstance(plan, ElasticPlan):
-            return cls(directory, labels, labels, True, status, remote)
+            return cls(directory, labels, labels, True, status, remote, num_stages=len(plan.stages))
         cluster = plan.problem.cluster
         hosts = [cluster.devices[cluster.device_index(device)].host for device in labels]
         names = tuple(f"{device}, host {host}" for device, host in zip(labels, hosts, strict=True))
@@ -94,6 +98,12 @@ class OwnedRun:
     def is_watched_by_launcher(self) -> bool:
         """Whether its launcher looks at all other processes, and is itself looked at here."""
         return self.elastic or self.remote
+
+    def newest_checkpoint(self) -> int:
+        """Step of the newest checkpoint in its folder; -1 if there is none."""
+        folder = self.directory.path
+        steps = saved_steps(folder / FOLDER, self.num_stages) if self.elastic else checkpoint_steps(folder)
+        return next(iter(steps), -1)
 
     # -- processes --------------------------------------------------------------------------------
 

@@ -32,7 +32,6 @@ from hetplanner.launchers.registry import make_launcher
 from hetplanner.liveness.heartbeat import HEARTBEAT_VARIABLE, new_heartbeats
 from hetplanner.liveness.processes import send_signal, start_in_session
 from hetplanner.plan.elastic.model import ElasticPlan
-from hetplanner.plan.files.checkpoints import checkpoint_steps
 from hetplanner.plan.files.plan_files import AnyPlan, load_any_plan, rank_labels
 from hetplanner.plan.files.train_files import load_config
 from hetplanner.plan.train import TrainConfig, check_runnable
@@ -140,8 +139,9 @@ class Supervisor:
                 cannot run it: everything that is wrong with them.
         """
         check_replan(plan, config, launch)
-        check_copy_to(plan, config)
-        check_init_from(plan, config, is_here=launch is None or launch.is_local)
+        is_here = launch is None or launch.is_local
+        check_copy_to(plan, config, is_here=is_here)
+        check_init_from(plan, config, is_here=is_here)
         if launch is not None and not launch.is_local:
             check_disk(need_of_head(disk_need(plan, config)), folder or self.home)
             check_resume(plan, config)
@@ -346,7 +346,7 @@ class Supervisor:
         self._set(run)
 
     def _copy_checkpoints(self, run: OwnedRun, config: TrainConfig) -> None:
-        if config.copy_to is not None and not run.remote and not run.elastic and run.copies is None:
+        if config.copy_to is not None and not run.remote and run.copies is None:
             run.copies = CheckpointCopies(config, run.directory.path, lambda told: self._tell_copy(run, told))
 
     def _tell_copy(self, run: OwnedRun, told: dict[str, Any]) -> None:
@@ -366,7 +366,7 @@ class Supervisor:
         if run.status.state == "starting":
             self._set(run, **run.follow_start())
         if run.copies is not None:
-            run.copies.look(next(iter(checkpoint_steps(run.directory.path)), -1))
+            run.copies.look(run.newest_checkpoint())
         now_s = self._timer()
         if run.kill_at_s is not None and now_s >= run.kill_at_s:
             send_signal(run.processes(), signal.SIGKILL)
@@ -432,7 +432,7 @@ class Supervisor:
         if run.status.state == "stopping" or self._told_to_end:
             copies.stop()
             return True
-        return copies.look(next(iter(checkpoint_steps(run.directory.path)), -1))
+        return copies.look(run.newest_checkpoint())
 
     def _goes_on_as_another(self, run: OwnedRun, config: TrainConfig, end: End) -> bool:
         """Where hosts have left or returned, has a run under another plan begun in this one's place."""

@@ -13,13 +13,14 @@ from typer.testing import CliRunner
 
 from hetplanner.cli.app import app
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.elastic.settings import WiringSettings
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.agent.audit import audit_records
 from hetplanner.runs.agent.client import AgentClient
 from hetplanner.runs.reading.events import RunEvent, run_events
 from hetplanner.runs.run import Run
 from hetplanner.workload.presets import preset
-from tests.support.plans.factories import chain_plan
+from tests.support.plans.factories import chain_plan, swarm_plan
 from tests.support.processes.patience import until
 from tests.support.training.real_ranks import start_ranks
 
@@ -93,6 +94,29 @@ def test_a_run_goes_on_elsewhere_from_its_copy(
         assert run.wait(120).state == "finished", run.log(None)
         run.read_all()
     assert more.losses() == straight.losses()[8:], "equal to the bit"
+
+
+def test_a_swarm_goes_on_elsewhere_from_its_copy(client: AgentClient, tmp_path: Path) -> None:
+    plan = swarm_plan([2, 1], [WORKLOAD.boundaries[1]], workload=WORKLOAD)
+    plan = plan.replace(wiring=WiringSettings(trainers=1, slots=4))
+    whole = client.start(plan, TrainConfig(steps=6, **(SETTINGS | {"checkpoint_every": 3})))
+    assert whole.wait(120).state == "finished", whole.log(None)
+    found = boto3.client("s3").list_objects_v2(Bucket="kept", Prefix=f"copies/{whole.id}/")
+    names = [one["Key"] for one in found["Contents"]]
+    assert sorted(name.rpartition("/")[2] for name in names) == [
+        "plan.json",
+        "run.json",
+        *(f"stage-{stage}-lineage-0-step-6.safetensors" for stage in (0, 1)),
+    ]
+    code, text = called("runs", "fetch", f"s3://kept/copies/{whole.id}", "-o", str(tmp_path / "fetched"))
+    assert code == 0, text
+    other = chain_plan([4], [], workload=WORKLOAD)
+    more = client.start(other, TrainConfig(steps=9, resume=str(tmp_path / "fetched")))
+    straight = client.start(other, TrainConfig(steps=9))
+    for run in (more, straight):
+        assert run.wait(120).state == "finished", run.log(None)
+        run.read_all()
+    assert [loss for _, loss in more.losses()] == pytest.approx([loss for _, loss in straight.losses()[6:]], rel=1e-5)
 
 
 def test_a_bucket_that_refuses_is_told_before_a_run_begins(client: AgentClient) -> None:

@@ -4,7 +4,9 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files.checkpoints import (
@@ -19,12 +21,16 @@ from hetplanner.plan.files.checkpoints import (
     rank_file,
 )
 from hetplanner.plan.files.plan_files import save_plan
+from hetplanner.plan.files.stage_checkpoints import DIGEST, checkpoint_path, digest_of
+from hetplanner.plan.files.stage_checkpoints import FOLDER as STAGES_FOLDER
 from hetplanner.plan.files.train_files import save_config
 from hetplanner.plan.train import TrainConfig
+from hetplanner.runs.resuming import check_copy_to
 from hetplanner.storage.address import Storage, check_address
 from hetplanner.storage.copying import copied_steps, copy_checkpoint
 from hetplanner.storage.fetching import fetch_run
-from tests.support.plans.factories import chain_plan
+from hetplanner.workload.presets import preset
+from tests.support.plans.factories import chain_plan, swarm_plan
 
 
 def write_checkpoint(run_dir: Path, step: int, ranks: int = 2) -> None:
@@ -47,6 +53,21 @@ def run_dir(tmp_path: Path) -> Path:
     save_config(TrainConfig(checkpoint_every=1), folder / "run.json")
     for step in (3, 6, 9):
         write_checkpoint(folder, step)
+    return folder
+
+
+@pytest.fixture
+def swarm_dir(tmp_path: Path) -> Path:
+    """Of a swarm of two stages with checkpoints of three steps."""
+    folder = tmp_path / "a-swarm"
+    (folder / STAGES_FOLDER).mkdir(parents=True)
+    save_plan(swarm_plan([1, 1], [preset("tiny-gpt").boundaries[1]]), folder / "plan.json")
+    save_config(TrainConfig(checkpoint_every=1), folder / "run.json")
+    for step in (3, 6, 9):
+        for stage in (0, 1):
+            weights = np.full(4, stage + step, dtype=np.float32)
+            path = checkpoint_path(folder / STAGES_FOLDER, stage, (0, step))
+            save_file({"weights": weights}, path, metadata={DIGEST: digest_of([weights.data])})
     return folder
 
 
@@ -107,18 +128,54 @@ def test_a_damaged_copy_is_told_and_nothing_is_left(run_dir: Path, storage: Stor
 
 
 def test_a_copy_without_plan_or_checkpoint_is_told(run_dir: Path, storage: Storage, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="no checkpoint can be fetched; it has no whole one"):
-        fetch_run(storage, tmp_path / "back")
-    copy_checkpoint(run_dir, 3, storage, kept=2)
-    (tmp_path / "copies/a-run/plan.json").unlink()
     with pytest.raises(InvalidInput, match=r"holds no plan\.json; give the address of one run"):
         fetch_run(storage, tmp_path / "back")
+    copy_checkpoint(run_dir, 3, storage, kept=2)
     manifest = tmp_path / "copies/a-run/checkpoints/step-00000003" / MANIFEST
+    content = manifest.read_text()
+    manifest.unlink()
+    with pytest.raises(InvalidInput, match="no checkpoint can be fetched; it has no whole one"):
+        fetch_run(storage, tmp_path / "back")
+    manifest.write_text(content)
+    plan = tmp_path / "copies/a-run/plan.json"
+    plan.rename(tmp_path / "plan.json")
+    with pytest.raises(InvalidInput, match=r"holds no plan\.json; give the address of one run"):
+        fetch_run(storage, tmp_path / "back")
+    (tmp_path / "plan.json").rename(plan)
     fields = json.loads(manifest.read_text())
     fields["ranks"][0]["file"] = "../../plan.json"
     manifest.write_text(json.dumps(fields))
     with pytest.raises(InvalidInput, match=r"no checkpoint can be fetched.*ranks"):
         fetch_run(storage, tmp_path / "back")
+
+
+def test_stages_of_a_swarm_are_copied_and_fetched(swarm_dir: Path, storage: Storage, tmp_path: Path) -> None:
+    for step in (3, 6, 9):
+        copy_checkpoint(swarm_dir, step, storage, kept=2)
+    there = tmp_path / "copies/a-run/checkpoints"
+    assert sorted(path.name for path in there.iterdir()) == [
+        f"stage-{stage}-lineage-0-step-{step}.safetensors" for stage in (0, 1) for step in (6, 9)
+    ]
+    assert fetch_run(storage, tmp_path / "back") == 9
+    name = "checkpoints/stage-1-lineage-0-step-9.safetensors"
+    assert (tmp_path / "back" / name).read_bytes() == (swarm_dir / name).read_bytes()
+    (there / "stage-1-lineage-0-step-9.safetensors").unlink()
+    assert fetch_run(storage, tmp_path / "earlier") == 6, "one stage's copy was not finished"
+    with pytest.raises(InvalidInput, match=r"no checkpoint of step 9 can be fetched; it has those of steps 6"):
+        fetch_run(storage, tmp_path / "third", step=9)
+
+
+def test_a_damaged_copy_of_a_stage_is_told_and_nothing_is_left(
+    swarm_dir: Path, storage: Storage, tmp_path: Path
+) -> None:
+    copy_checkpoint(swarm_dir, 3, storage, kept=2)
+    path = tmp_path / "copies/a-run/checkpoints/stage-0-lineage-0-step-3.safetensors"
+    path.write_bytes(path.read_bytes()[:-4] + b"\0\0\0\1")
+    with pytest.raises(InvalidInput, match="is damaged, its digest is another"):
+        fetch_run(storage, tmp_path / "back")
+    assert not list(tmp_path.glob("back*"))
+    with pytest.raises(InvalidInput, match="not every stage has a checkpoint of step 5"):
+        copy_checkpoint(swarm_dir, 5, storage, kept=2)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +196,13 @@ def test_an_address_that_is_none_is_refused_in_one_line(address: str, words: str
     with pytest.raises(InvalidInput, match=words.replace("(", r"\(")) as told:
         check_address(address)
     assert "secret" not in str(told.value)
+
+
+def test_a_swarm_over_hosts_takes_no_address() -> None:
+    plan, config = swarm_plan([1, 1], [3]), TrainConfig(checkpoint_every=1, copy_to="file:///mnt/copies")
+    check_copy_to(plan, config, is_here=True)
+    with pytest.raises(InvalidInput, match="a swarm over hosts keeps its checkpoints on its peers' disks"):
+        check_copy_to(plan, config, is_here=False)
 
 
 def test_older_checkpoints_go_by_age_but_for_the_last(run_dir: Path) -> None:
