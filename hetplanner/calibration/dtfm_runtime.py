@@ -6,12 +6,14 @@ recv 1, send 1, … one at a time; backward recomputes (3 x forward); at the end
 one chain of devices and broadcasts the sum over another (NCCL reduce and broadcast, both pipelined; fp16).
 
 A message of M bytes crosses a link in `w = message + M / bandwidth` seconds and arrives one latency later. It passes a
-buffer at either end that holds the share `overlap` of it. With S the time of hand-over, R of the posted receive, F of
-the link being free:
+buffer at either end that holds the share `overlap` of it. With S the time of hand-over, R of the posted receive less
+the latency, F of the link being free:
 
     unhindered = max(S, F) + w
     on the wire until  max(unhindered, R + (1 - overlap) w)                 the wire runs ahead of R by one buffer
     sender free at     max(unhindered - overlap w, R + (1 - 2 overlap) w)   the rest lies in the two buffers
+
+Bytes on their way fill no buffer: a byte that leaves one latency before the receive is posted arrives as it is posted.
 
 A device has its even share of its host's NIC, because in a phase all devices of a host send at the same time.
 
@@ -170,14 +172,14 @@ def _phase_ends(
         done[0] = done[0] + compute_s_G1
         handed = np.maximum(done[0], freed[0])
         for e in range(num_hops):
-            wire = wire_s_PE[:, e]
+            wire, latency = wire_s_PE[:, e], latency_s_PE[:, e]
             # An inner stage posts its next receive when its own send of the micro-batch before has left it.
-            receive = freed[e + 1] if e + 1 < num_hops else posted[e]
+            receive = (freed[e + 1] if e + 1 < num_hops else posted[e]) - latency
             unhindered = np.maximum(handed, free[e]) + wire
             free[e] = np.maximum(unhindered, receive + (1.0 - overlap_G1) * wire)
             freed[e] = np.maximum(unhindered - overlap_G1 * wire, receive + (1.0 - 2.0 * overlap_G1) * wire)
             freed[e] = np.maximum(freed[e], handed)
-            arrival = free[e] + latency_s_PE[:, e]
+            arrival = free[e] + latency
             posted[e] = arrival
             done[e + 1] = np.maximum(done[e + 1], arrival) + compute_s_G1
             handed = done[e + 1]

@@ -136,6 +136,16 @@ def test_slow_wires_set_the_pace_when_buffers_hold_a_message():
     assert iteration_seconds(pair, n, 1e6, 1.0) == pytest.approx(phases + pair.barrier_s, rel=1e-3, abs=10 * tiny)
 
 
+@pytest.mark.parametrize("overlap", [0.0, 0.5])
+def test_the_latency_of_a_long_link_is_paid_once_a_phase(overlap):
+    near = published_cluster("3")
+    far = near.replace(site_links=tuple(link.replace(latency=1.0) for link in near.site_links))
+    n, tiny = MICRO_BATCHES_PER_FLUSH, 1e6
+    pairs = [Deployment(cluster, np.arange(2)[None, :], 8) for cluster in (near, far)]
+    seconds = [float(iteration_seconds(pair, n, tiny, overlap)) - pair.barrier_s for pair in pairs]
+    assert seconds[1] - seconds[0] == pytest.approx(2 * 0.999, rel=1e-3)
+
+
 def test_more_overlap_and_more_efficiency_never_take_longer():
     deployment = deployments_of(rows("dtfm-random")[3])[0]
     efficiency, overlap = np.linspace(0.3, 0.6, 4)[:, None], np.linspace(0.0, 1.0, 6)[None, :]
