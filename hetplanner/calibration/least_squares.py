@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,22 +48,26 @@ def fit_least_squares(
     noise: float = NOISE,
     ties: Sequence[tuple[int, int]] = (),
     bounds: tuple[FloatArray | float, FloatArray | float] = (-np.inf, np.inf),
+    starts: Sequence[FloatArray] = (),
+    loss: Literal["soft_l1", "linear"] = "soft_l1",
 ) -> Solution:
     """Minimises the weighted logarithms of predicted over measured.
 
     Args:
         log_ratio: of the parameters, one number for every measurement.
-        size: number of parameters; they start at 0, no change.
+        size: number of parameters.
         weights: of the measurements.
         noise: relative, nominal: the smaller it is, the less the prior pulls.
         ties: pairs of parameters that are likely to change alike.
         bounds: of the parameters; 0 must lie inside.
+        starts: where the search begins beside 0, no change; the best of all ends is taken, of equal ones the first.
+        loss: soft_l1 is pulled less by measurements far off; linear lies between measurements that disagree.
 
     Returns:
         The solution. Errors are standard errors by the curvature: the noise that is seen (at least a tenth of the
         nominal) and what the assumption decides where measurements do not.
 
-    Source: Gauss-Newton covariance; soft-L1 loss, which measurements far off pull less than they would squared.
+    Source: Gauss-Newton covariance.
     """
     weights = np.asarray(weights, dtype=np.float64)
     prior = np.eye(size)
@@ -74,7 +79,9 @@ def fit_least_squares(
     def residuals(x: FloatArray) -> FloatArray:
         return np.concatenate((weights * log_ratio(x) / noise, prior @ x))
 
-    found = least_squares(residuals, np.zeros(size), bounds=bounds, loss="soft_l1", x_scale=1.0)
+    begun = [np.zeros(size), *(np.clip(start, *bounds) for start in starts)]
+    ends = [least_squares(residuals, start, bounds=bounds, loss=loss, x_scale=1.0) for start in begun]
+    found = min(ends, key=lambda end: float(end.cost))
     count = len(found.fun) - len(prior)
     measured_J = found.jac[:count]
     spread = float(np.clip(np.sqrt(np.sum(found.fun[:count] ** 2) / max(count - size, 1)), 0.1, 10.0))

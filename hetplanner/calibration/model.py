@@ -66,6 +66,11 @@ class LinkFit(Noun):
     observations: Annotated[int, Field(strict=True, ge=1)]
     model_config = Noun.model_config | {"validate_by_name": True, "validate_by_alias": True}
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What names it in a cluster, as `rule_name` does."""
+        return self.between, self.from_name, self.to_name
+
 
 class Check(Noun):
     """One number, measured, and as predicted before and after the calibration; seconds."""
@@ -80,6 +85,7 @@ class Calibration(Noun):
     """See the module.
 
     Attributes:
+        cluster: what was measured; of a table's clusters the first.
         source: a trace (of a run) or a table of measured steps.
         description: what was measured.
         when: the date that links are marked with.
@@ -128,7 +134,7 @@ def apply_calibration(calibration: Calibration, cluster: Cluster) -> Cluster:
         InvalidInput: if it names none of the cluster's kinds and links.
     """
     fits = {fit.kind: fit for fit in calibration.kinds}
-    links = {(fit.between, fit.from_name, fit.to_name): fit for fit in calibration.links}
+    links = {fit.key: fit for fit in calibration.links}
     known = {device.kind for device in cluster.devices}
     rules = {rule_name(cluster, i) for i in range(len(cluster.links))}
     if not (fits.keys() & known or links.keys() & rules or (calibration.transfer and not fits and not links)):

@@ -2,7 +2,9 @@
 
 A table says less than a trace, so few numbers are fitted to it, never more than it has rows. They are one factor on the
 efficiency of all devices, seconds of a rank per message, and the share of a message's wire time that its sender goes
-on. All latencies and all bandwidths have one factor each.
+on. All latencies and all bandwidths have one factor each. Rows may be of several clusters, which share these numbers.
+
+A step is the longest of several paths, so the error has plateaus: the fit starts from several points.
 """
 
 from __future__ import annotations
@@ -46,6 +48,9 @@ MESSAGE_SPREAD = 3.0
 STEP_NOISE = 0.005
 # Overlap is fitted as a change of it; this much of it is one standard deviation of the prior.
 OVERLAP_SPREAD = 0.5
+# Where fits begin: shares that overlap, and changes of every other parameter (a factor of e or 1 / e).
+OVERLAP_STARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+CHANGE_STARTS = (-1.0, 1.0)
 
 
 class TableRow(Noun):
@@ -136,10 +141,11 @@ def match_plans(rows: Sequence[TableRow], plans: Mapping[str, Plan]) -> list[Mea
 def calibrate_table(
     steps: Sequence[MeasuredStep], *, fit: Sequence[str] = ("efficiency",), when: str | None = None
 ) -> Calibration:
-    """Fits the plans' cluster to measured steps.
+    """Fits the plans' clusters to measured steps.
 
     Args:
-        steps: plans of one cluster, and their seconds.
+        steps: plans, and their seconds. What clusters share must be stated alike in all of them: the efficiency of a
+            kind, a link between the same names, the cost of messages.
         fit: what to fit, of `PARAMETERS`.
         when: date that links are marked with; None takes today.
 
@@ -147,25 +153,30 @@ def calibrate_table(
         The calibration, with every row measured and predicted before and after.
 
     Raises:
-        InvalidInput: for rows of several clusters, seconds that are no positive number, unknown parameters, or fewer
-            rows than parameters.
+        InvalidInput: for clusters that state otherwise what is fitted, seconds that are no positive number, unknown
+            parameters, or fewer rows than parameters.
     """
     _check(steps, fit)
     names = tuple(dict.fromkeys(fit))
-    cluster = steps[0].plan.problem.cluster
+    clusters = list({step.plan.problem.cluster.name: step.plan.problem.cluster for step in steps}.values())
     models = [CostModel.of(step.plan.problem) for step in steps]
     measured = np.array([step.seconds for step in steps])
-    low, high = _bounds(names, cluster)
+    said = clusters[0].transfer or TransferCost()
 
     def predicted(x: FloatArray) -> FloatArray:
-        values = _Values.of(names, x, cluster)
+        values = _Values.of(names, x, said)
         return np.array([values.step_s(step.plan, model) for step, model in zip(steps, models, strict=True)])
 
     found = fit_least_squares(
-        lambda x: np.log(predicted(x) / measured), len(names), noise=STEP_NOISE, bounds=(low, high)
+        lambda x: np.log(predicted(x) / measured),
+        len(names),
+        noise=STEP_NOISE,
+        bounds=_bounds(names, said),
+        starts=_starts(names, said),
+        loss="linear",
     )
     before, after = predicted(np.zeros(len(names))), predicted(found.value)
-    return _calibration(steps, names, found, cluster, when or date.today().isoformat()).replace(
+    return _calibration(steps, names, found, clusters, when or date.today().isoformat()).replace(
         checks=tuple(
             Check(label=s.label, measured_s=s.seconds, before_s=float(b), after_s=float(a))
             for s, b, a in zip(steps, before, after, strict=True)
@@ -185,22 +196,54 @@ def _check(steps: Sequence[MeasuredStep], fit: Sequence[str]) -> None:
             f"table: {len(steps)} rows cannot tell {len(set(fit))} parameters ({', '.join(dict.fromkeys(fit))});"
             " measure more plans or fit fewer"
         )
-    first = steps[0]
     for step in steps:
         if not (math.isfinite(step.seconds) and step.seconds > 0):
             raise InvalidInput(f"table: {step.label}: seconds must be above 0 and finite, got {step.seconds}")
-        if step.plan.problem.cluster != first.plan.problem.cluster:
-            raise InvalidInput(
-                f"table: {step.label}: is a plan of cluster {step.plan.problem.cluster.name!r:.60}, {first.label} of"
-                f" {first.plan.problem.cluster.name!r:.60} (or of another version of it); calibrate one at a time"
-            )
+    _check_alike(steps, fit)
 
 
-def _bounds(names: Sequence[str], cluster: Cluster) -> tuple[FloatArray, FloatArray]:
-    overlap = (cluster.transfer or TransferCost()).overlap
-    low = [-overlap / OVERLAP_SPREAD - 1e-9 if name == "overlap" else -10.0 for name in names]
-    high = [(1.0 - overlap) / OVERLAP_SPREAD + 1e-9 if name == "overlap" else 10.0 for name in names]
+def _check_alike(steps: Sequence[MeasuredStep], fit: Sequence[str]) -> None:
+    """Refuses clusters that state otherwise what is fitted; each must be one version."""
+    seen: dict[tuple[str, ...], tuple[object, str]] = {}
+    for step in steps:
+        for key, value in _shared(step.plan.problem.cluster, fit).items():
+            known, label = seen.setdefault(key, (value, step.label))
+            if known != value:
+                raise InvalidInput(
+                    f"table: {step.label}: {' '.join(key)} is another than in {label}; state it alike, or calibrate one"
+                    " cluster at a time"
+                )
+
+
+def _shared(cluster: Cluster, fit: Sequence[str]) -> dict[tuple[str, ...], object]:
+    """What a fit changes, by what names it: clusters that name it must state it alike."""
+    found: dict[tuple[str, ...], object] = {("cluster", cluster.name): cluster}
+    if "efficiency" in fit:
+        found |= {("the efficiency of", d.kind): resolve_device(d).efficiency for d in cluster.devices}
+    if {"message", "overlap"} & set(fit):
+        found["the cost of messages",] = cluster.transfer or TransferCost()
+    if {"latency", "bandwidth"} & set(fit):
+        found |= {
+            ("the link between", *rule_name(cluster, i)): (link.latency, link.bandwidth)
+            for i, link in enumerate(cluster.links)
+        }
+    return found
+
+
+def _bounds(names: Sequence[str], said: TransferCost) -> tuple[FloatArray, FloatArray]:
+    low = [-said.overlap / OVERLAP_SPREAD - 1e-9 if name == "overlap" else -10.0 for name in names]
+    high = [(1.0 - said.overlap) / OVERLAP_SPREAD + 1e-9 if name == "overlap" else 10.0 for name in names]
     return np.array(low), np.array(high)
+
+
+def _starts(names: Sequence[str], said: TransferCost) -> list[FloatArray]:
+    """No change but of one parameter; every share that overlaps."""
+    overlaps = [(share - said.overlap) / OVERLAP_SPREAD for share in OVERLAP_STARTS]
+    return [
+        np.where(np.arange(len(names)) == i, change, 0.0)
+        for i, name in enumerate(names)
+        for change in (overlaps if name == "overlap" else CHANGE_STARTS)
+    ]
 
 
 @dataclass(frozen=True)
@@ -214,9 +257,8 @@ class _Values:
     bandwidth: float
 
     @staticmethod
-    def of(names: Sequence[str], x: FloatArray, cluster: Cluster) -> _Values:
+    def of(names: Sequence[str], x: FloatArray, said: TransferCost) -> _Values:
         change = dict(zip(names, x.tolist(), strict=True))
-        said = cluster.transfer or TransferCost()
         message_s = said.message
         if "message" in change:
             message_s = max(message_s, FIRST_MESSAGE_S) * math.exp(MESSAGE_SPREAD * change["message"])
@@ -243,16 +285,19 @@ class _Values:
 
 
 def _calibration(
-    steps: Sequence[MeasuredStep], names: tuple[str, ...], found: Solution, cluster: Cluster, when: str
+    steps: Sequence[MeasuredStep], names: tuple[str, ...], found: Solution, clusters: list[Cluster], when: str
 ) -> Calibration:
-    values = _Values.of(names, found.value, cluster)
+    values = _Values.of(names, found.value, clusters[0].transfer or TransferCost())
     error = dict(zip(names, found.error, strict=True))
-    used = {device for step in steps for device in step.plan.ranks}
-    kinds = {d.kind: d for d in reversed(cluster.devices) if d.id in used}
+    used = {(step.plan.problem.cluster.name, device) for step in steps for device in step.plan.ranks}
+    kinds = {d.kind: d for c in reversed(clusters) for d in reversed(c.devices) if (c.name, d.id) in used}
+    named = ", ".join(cluster.name for cluster in clusters[:4]) + (", …" if len(clusters) > 4 else "")
+    of = f" on {len(clusters)} clusters ({named})" if len(clusters) > 1 else ""
+    links = {fit.key: fit for cluster in clusters for fit in _links(cluster, values, error, len(steps))}
     return Calibration(
-        cluster=cluster.name,
+        cluster=clusters[0].name,
         source="table",
-        description=f"{len(steps)} measured steps; fitted {', '.join(names)}",
+        description=f"{len(steps)} measured steps{of}; fitted {', '.join(names)}",
         when=when,
         kinds=tuple(
             KindFit(
@@ -264,7 +309,7 @@ def _calibration(
             for kind, device in sorted(kinds.items())
             if "efficiency" in names
         ),
-        links=_links(cluster, values, error, len(steps)) if {"latency", "bandwidth"} & set(names) else (),
+        links=tuple(links.values()) if {"latency", "bandwidth"} & set(names) else (),
         transfer=TransferCost(message=values.message_s, overlap=values.overlap)
         if {"message", "overlap"} & set(names)
         else None,

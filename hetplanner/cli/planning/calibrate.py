@@ -53,10 +53,12 @@ def calibrate(
             check_writable(path)
     given = load_cluster(cluster) if cluster is not None else None
     if table_file is not None:
-        found, own = _from_table(table_file, sources or [], fit)
+        found, clusters = _from_table(table_file, sources or [], fit)
     else:
-        found, own = _from_trace(sources or [], plan)
-    fitted = apply_calibration(found, given or own)
+        found, clusters = _from_trace(sources or [], plan)
+    if out is not None and given is None and len(clusters) > 1:
+        raise InvalidInput(f"--out: the table is of {len(clusters)} clusters; give the one to write with --cluster")
+    fitted = apply_calibration(found, given or clusters[0])
     if save is not None:
         save_calibration(found, save)
     if out is not None:
@@ -70,7 +72,7 @@ def calibrate(
             console.print(f"{what} written to {path}")
 
 
-def _from_trace(sources: list[str], plan_file: Path | None) -> tuple[Calibration, Cluster]:
+def _from_trace(sources: list[str], plan_file: Path | None) -> tuple[Calibration, list[Cluster]]:
     """From a run directory or a trace file."""
     from hetplanner.calibration.trace_fit import calibrate_trace
     from hetplanner.plan.files.plan_files import load_plan
@@ -88,11 +90,11 @@ def _from_trace(sources: list[str], plan_file: Path | None) -> tuple[Calibration
         run = open_run(sources[0])
         plan = load_plan(plan_file) if plan_file is not None else run.plan
         trace = run.trace(TRACED_STEPS)
-    return calibrate_trace(trace, plan), plan.problem.cluster
+    return calibrate_trace(trace, plan), [plan.problem.cluster]
 
 
-def _from_table(file: Path, plan_files: list[str], fit: str) -> tuple[Calibration, Cluster]:
-    """From measured steps of plans."""
+def _from_table(file: Path, plan_files: list[str], fit: str) -> tuple[Calibration, list[Cluster]]:
+    """From measured steps of plans, of one cluster or several."""
     from hetplanner.calibration.table_fit import calibrate_table, match_plans, read_table
     from hetplanner.plan.files.plan_files import load_plan
 
@@ -104,7 +106,8 @@ def _from_table(file: Path, plan_files: list[str], fit: str) -> tuple[Calibratio
             raise InvalidInput(f"{path}: another plan file is called {name} too; rename one")
         plans[name] = load_plan(path)
     steps: list[MeasuredStep] = match_plans(rows, plans)
-    return calibrate_table(steps, fit=listed(fit)), steps[0].plan.problem.cluster
+    clusters = {step.plan.problem.cluster.name: step.plan.problem.cluster for step in steps}
+    return calibrate_table(steps, fit=listed(fit)), list(clusters.values())
 
 
 def _errors(found: Calibration) -> dict[str, float]:

@@ -10,7 +10,7 @@ from hetplanner.cluster.model import TransferCost
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import InvalidInput
 from hetplanner.workload.presets import preset
-from tests.support.plans.factories import chain_plan
+from tests.support.plans.factories import chain_plan, small_cluster
 from tests.unit.calibration.test_calibration import ASSUMED, TRUE, mixed_cluster, plan_on
 
 
@@ -78,12 +78,60 @@ def test_seconds_that_are_none_are_refused(seconds):
         calibrate_table([step])
 
 
-def test_rows_of_several_clusters_are_refused():
-    steps = [table_of(ASSUMED)[0], replace(table_of(ASSUMED)[1], plan=plan_on(mixed_cluster(**TRUE)))]
-    with pytest.raises(InvalidInput, match="calibrate one at a time"):
-        calibrate_table(steps)
+def moved(plan, name, **change):
+    """The plan on a cluster of another name."""
+    cluster = plan.problem.cluster.replace(name=name, **change)
+    return plan.replace(problem=plan.problem.replace(cluster=cluster))
+
+
+def test_rows_of_several_clusters_share_what_is_fitted():
+    steps = table_of({"t4": 0.225, "v100": 0.225, "factor": 1.0})
+    steps = [replace(s, plan=moved(s.plan, "other")) if i % 2 else s for i, s in enumerate(steps)]
+    found = calibrate_table(steps)
+    assert [k.efficiency for k in found.kinds] == pytest.approx([0.225, 0.225], rel=0.02)
+    assert found.mean_error("after") < 0.01
+    assert "on 2 clusters (mixed, other)" in found.description
+    assert calibrate_table(steps, fit=("latency",)).links, "a link between the same names is one link"
+
+
+def test_clusters_that_state_otherwise_what_is_fitted_are_refused():
+    first, *_ = table_of(ASSUMED)
+    other = replace(first, label="other", plan=plan_on(mixed_cluster(**TRUE)))
+    with pytest.raises(InvalidInput, match="table: other: cluster mixed is another than in"):
+        calibrate_table([first, other])
+    other = replace(other, plan=moved(other.plan, "second"))
+    with pytest.raises(InvalidInput, match=r"the efficiency of T4 is another than in .*; state it alike"):
+        calibrate_table([first, other])
+    with pytest.raises(InvalidInput, match="the link between"):
+        calibrate_table([first, other], fit=("bandwidth",))
+    changed = moved(first.plan, "third", transfer=TransferCost(message=0.01))
+    with pytest.raises(InvalidInput, match="the cost of messages"):
+        calibrate_table([first, replace(other, plan=changed)], fit=("message",))
     with pytest.raises(InvalidInput, match="no rows"):
         calibrate_table([])
+
+
+def test_a_fit_leaves_its_plateau():
+    """Where all of its sends overlap, the second stage sets the pace, whatever the share."""
+    workload = preset("gpt2", global_batch=32, micro_batch=2)
+    plans = []
+    for overlap in (1.0, 0.0):
+        cluster = small_cluster(2, latency="1 ms").replace(transfer=TransferCost(message=0.0, overlap=overlap))
+        links = tuple(x.replace(bandwidth=1.9e6 if x.from_site == "site-0" else 1e9) for x in cluster.site_links)
+        cluster = cluster.replace(site_links=links)
+        plans.append(chain_plan([16], [workload.boundaries[6]], cluster=cluster, workload=workload))
+    assumed_s, true_s = (estimate_plan(plan).step_s for plan in plans)
+    found = calibrate_table([MeasuredStep("step", plans[0], true_s)], fit=("overlap",))
+    assert found.transfer is not None
+    assert found.transfer.overlap == pytest.approx(0.0, abs=0.01)
+    assert found.mean_error("after") < 0.001 < 1.0 - assumed_s / true_s
+
+
+def test_rows_that_disagree_are_met_in_the_middle():
+    step = table_of(ASSUMED)[-1]
+    found = calibrate_table([step, replace(step, seconds=1.5 * step.seconds)])
+    ratios = [check.after_s / check.measured_s for check in found.checks]
+    assert ratios == pytest.approx([1.5**0.5, 1.5**-0.5], rel=0.02)
 
 
 def test_tables_are_read_from_csv_and_json(tmp_path):
