@@ -42,6 +42,7 @@ _HOMES = {
     "simulate_spread": "hetplanner.simulator.timing",
     "simulate_step_s": "hetplanner.simulator.timing",
     "reschedule": "hetplanner.planners.variants.schedules",
+    "reorder": "hetplanner.planners.variants.orders",
     "square_cube_law": "hetplanner.cost.square_cube",
     "Rebalancing": "hetplanner.plan.elastic.rebalancing",
     "load_preemptions": "hetplanner.elastic.forecast.preemptions",

@@ -125,6 +125,8 @@ class Plan(Noun):
         outer: what becomes of the averaged change; None takes it as it is (the mean of the replicas' weights).
         fragments: pieces of every stage's weights that are averaged in turn, each once in `local_steps` steps, evenly
             spread over them; what a synchronisation sends falls by as much. 1: all at once.
+        order_scale: the order of actions is the one for computing that takes this many times as long as the cost model
+            says; None: 1.
     """
 
     problem: Problem
@@ -138,6 +140,7 @@ class Plan(Noun):
     local_steps: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
     outer: OuterOptimizer | None = None
     fragments: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
+    order_scale: Annotated[float, Field(strict=True, ge=1e-3, le=1e3)] | None = None
     ranks: Annotated[tuple[Name, ...], Field(min_length=1)]
     estimate: Estimate | None = None
     provenance: Provenance = Provenance()

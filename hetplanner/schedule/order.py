@@ -18,7 +18,7 @@ Shape legend: P routes, E boundaries (stages - 1), C chunks.
 
 import heapq
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -57,14 +57,28 @@ def make_schedule(plan: Plan, durations: Durations | None = None, *, synchronise
 
     Args:
         plan: stages, routes, in-flight depths, schedule name.
-        durations: seconds per chunk; None takes the catalog's, so that the order depends on the plan alone (all
-            ranks of a run compute the same). Links count: without their round trips a slow network would be
-            given the order of a fast one, and its in-flight depth would stay unused.
+        durations: seconds per chunk; None takes the cost model's times `order_scale`, so that the order depends on the
+            plan alone (all ranks of a run compute the same). Links count: without their round trips a slow network
+            would be given the order of a fast one, and its in-flight depth would stay unused.
         synchronises: whether with what replicas that take local steps average; of several fragments, with all: the
             executor of a step leaves out those that are not due (`ReductionGroup.is_due`).
     """
     scheduler = _InterleavedScheduler if plan.is_interleaved else _ListScheduler
-    return scheduler(plan, durations or durations_of(plan)).run(synchronises=synchronises)
+    return scheduler(plan, durations or order_durations(plan)).run(synchronises=synchronises)
+
+
+def order_durations(plan: Plan, modelled: Durations | None = None) -> Durations:
+    """Seconds per chunk that the plan's own order is made for.
+
+    Args:
+        plan: with its `order_scale`.
+        modelled: the cost model's durations, if already at hand.
+    """
+    modelled = modelled or durations_of(plan)
+    if plan.order_scale is None:
+        return modelled
+    scaled = {name: getattr(modelled, name) * plan.order_scale for name in ("forward_s_C", "backward_s_C")}
+    return replace(modelled, **scaled)
 
 
 class _ListScheduler:

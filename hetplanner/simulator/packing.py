@@ -17,7 +17,7 @@ from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
 from hetplanner.plan.reducers.groups import ReductionGroup, reduction_groups
-from hetplanner.schedule.order import depth_limits, hop_seconds, interleaved_sequences
+from hetplanner.schedule.order import depth_limits, hop_seconds, interleaved_sequences, order_durations
 
 Array = NDArray[Any]
 
@@ -82,7 +82,7 @@ def pack_plan(
         plan: what to time.
         durations: seconds per chunk and rank; None takes the catalog's. `cores_N` must be None.
         model: cost model of the plan's problem, if already at hand.
-        order: of the tasks; None takes the plan's own, which depends on the catalog's durations alone.
+        order: of the tasks; None takes the plan's own, which depends on the plan alone.
         fragment: which one replicas that take local steps average in this step; None: none.
     """
     from hetplanner.simulator import kernel
@@ -92,7 +92,7 @@ def pack_plan(
     durations = durations or catalog
     rank_PS = _rank_table(plan)
     route_M = np.array(plan.route_of_micro_batch)
-    order = order or _order(plan, catalog, rank_PS, route_M)
+    order = order or _order(plan, order_durations(plan, catalog), rank_PS, route_M)
     tails = _tails(plan, durations, 2 * (len(plan.stages) - 1) * len(route_M), fragment)
     first_tail_N = _starts(tails.size_N)
     messages = _messages(plan, model, rank_PS, route_M, tails.sends)
@@ -117,9 +117,9 @@ def pack_plan(
 
 
 def order_plan(plan: Plan, *, model: CostModel | None = None) -> TaskOrder:
-    """The plan's own order of tasks, by the catalog's durations; what `pack_plan` finds if given none."""
-    tables = model.tables if model else None
-    return _order(plan, durations_of(plan, tables), _rank_table(plan), np.array(plan.route_of_micro_batch))
+    """The plan's own order of tasks; what `pack_plan` finds if given none."""
+    durations = order_durations(plan, durations_of(plan, model.tables if model else None))
+    return _order(plan, durations, _rank_table(plan), np.array(plan.route_of_micro_batch))
 
 
 def _rank_table(plan: Plan) -> Array:

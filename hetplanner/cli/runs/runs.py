@@ -392,3 +392,32 @@ def sample(
         print_json({"id": reader.id, "prompt": prompt, "text": text})
     else:
         sys.stdout.write(text + "\n")
+
+
+@app.command()
+def reorder(
+    run: RunName,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Write the plan here.")] = Path("reordered.json"),
+    as_json: AsJson = False,
+) -> None:
+    """Order the actions of a run's plan anew, for the seconds that its ranks measured."""
+    from hetplanner.plan.files.plan_files import save_plan
+    from hetplanner.runs.reports.reordering import reorder_run
+    from hetplanner.runs.run import open_run
+    from hetplanner.schema import check_writable
+
+    check_writable(out)
+    found = reorder_run(open_run(run))
+    gain = 1.0 - found.after_s / found.before_s
+    if gain > 0:
+        save_plan(found.plan, out)
+    if as_json:
+        seconds = {"before_s": found.before_s, "after_s": found.after_s}
+        print_json(seconds | {"order_scale": found.plan.order_scale, "out": str(out) if gain > 0 else None})
+    elif gain > 0:
+        console.print(
+            f"step {short_seconds(found.before_s)} → {short_seconds(found.after_s)} simulated ({-gain:.1%}) by another"
+            f" order of actions; plan written to {out}"
+        )
+    else:
+        console.print(f"no other order of actions is faster than the plan's: {short_seconds(found.before_s)} a step")

@@ -127,15 +127,37 @@ class Comparer:
 
 def _predicted_trace(run: RunReader) -> Trace | None:
     """The simulation that the prediction was made of: the same durations give the same trace."""
-    durations = _profiled(run)
-    if durations is None:
+    basis = basis_of_prediction(run)
+    if basis is None:
         return None
     try:
-        links, steps = run.measured_links(), simulated_steps(run.plan)
-        plan = run.plan if links is None else on_measured_links(run.plan, links)
-        return simulate(plan, durations, steps=steps, fair_links=links is not None)
+        return simulate(basis.plan, basis.durations, steps=simulated_steps(basis.plan), fair_links=basis.fair_links)
     except (IndexError, ValueError):  # damaged: lists of other lengths than the plan has ranks
         return None
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a run's prediction is simulated from.
+
+    Attributes:
+        plan: on the links that the ranks measured, if they did.
+        durations: what the ranks measured of themselves.
+        fair_links: transfers share links, as connections of real networks do.
+    """
+
+    plan: Plan
+    durations: Durations
+    fair_links: bool
+
+
+def basis_of_prediction(run: RunReader) -> Basis | None:
+    """None until the ranks have profiled themselves."""
+    durations, links = _profiled(run), run.measured_links()
+    if durations is None:
+        return None
+    plan = run.plan if links is None else on_measured_links(run.plan, links)
+    return Basis(plan, durations, links is not None)
 
 
 def _profiled(run: RunReader) -> Durations | None:

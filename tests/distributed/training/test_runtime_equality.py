@@ -23,6 +23,7 @@ from hetplanner.runtime.comm.wire import PairWire
 from hetplanner.runtime.measure.profile import WINDOW_S
 from hetplanner.runtime.model.sample import generate, load_model
 from hetplanner.runtime.train.reference import train_reference
+from hetplanner.schedule.order import make_schedule
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 from tests.support.plans.factories import chain_plan, sites_cluster, small_cluster
@@ -91,8 +92,17 @@ def recomputed(plan: Plan) -> Plan:
     return plan.replace(stages=tuple(stage.replace(recompute=True) for stage in plan.stages))
 
 
+def in_another_order(plan: Plan) -> Plan:
+    """In that of devices a thousand times as slow, which begin with the backwards earlier."""
+    other = plan.replace(order_scale=1000.0)
+    assert make_schedule(other).actions != make_schedule(plan).actions
+    return other
+
+
 PLANS = {
-    "2x2 uneven layers and shares": lambda: chain_plan([5, 3], [3], workload=gpt()),
+    "2x2 uneven layers and shares, another order": lambda: in_another_order(
+        chain_plan([5, 3], [3], cluster=small_cluster(4, latency="1 ms"), workload=gpt(), in_flight=[5, 5])
+    ),
     "3x2 uneven": lambda: chain_plan([7, 1], [1, 8], workload=gpt()),
     "4x1": lambda: chain_plan([8], [2, 7, 10], workload=gpt()),
     "2x2 gpipe": lambda: chain_plan([2, 6], [5], workload=gpt(), schedule="gpipe"),

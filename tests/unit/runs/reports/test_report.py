@@ -11,16 +11,19 @@ from hetplanner.cli.app import app
 from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.durations import Durations
-from hetplanner.plan.files.plan_files import save_plan
+from hetplanner.plan.files.plan_files import load_plan, save_plan
 from hetplanner.plan.files.trace_files import load_trace
 from hetplanner.plan.files.train_files import save_config
 from hetplanner.plan.train import TrainConfig
 from hetplanner.plots.data.runs.reports import report_columns
+from hetplanner.runs.reports.comparison import simulated_steps
+from hetplanner.runs.reports.reordering import reorder_run
 from hetplanner.runs.reports.report import report_run
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus, write_status
-from hetplanner.simulator.simulation import simulate, summarise_trace
+from hetplanner.simulator.simulation import simulate, summarise_plan, summarise_trace
 from hetplanner.simulator.terms import link_uses, mean_terms, steps_with_beginning, terms_of_ranks
+from hetplanner.workload.presets import preset
 from tests.support.plans.factories import chain_plan, small_cluster, tiny_workload
 from tests.support.runs.fake_ranks import step_record, write
 
@@ -204,3 +207,29 @@ def test_nothing_is_fitted_to_a_run_without_steps(plan, tmp_path):
     done = CliRunner().invoke(app, ["runs", "report", str(folder), "-o", str(tmp_path / "cluster.json")])
     assert isinstance(done.exception, InvalidInput | SystemExit)
     assert not (tmp_path / "cluster.json").exists()
+
+
+def test_a_run_s_plan_is_ordered_anew_for_its_profile(tmp_path):
+    workload = preset("tiny-gpt", global_batch=32, micro_batch=2)
+    cluster = small_cluster(4, bandwidth="200 Mbit/s", latency="5 ms")
+    plan = chain_plan([16], workload.boundaries[:3], cluster=cluster, workload=workload, in_flight=[8] * 4)
+    slow = durations(plan)
+    (tmp_path / "run").mkdir()
+    run = write_run(tmp_path / "run", plan, measured=slow, predicted=slow)
+    out = tmp_path / "reordered.json"
+    done = CliRunner().invoke(app, ["runs", "reorder", str(run.path), "-o", str(out)])
+    assert done.exit_code == 0, done.output
+    assert "simulated (-" in done.output
+    found, steps = load_plan(out), simulated_steps(plan)
+    assert found.replace(order_scale=None) == plan
+    assert summarise_plan(found, slow, steps=steps).step_s < 0.97 * summarise_plan(plan, slow, steps=steps).step_s
+    save_plan(found, run.path / "plan.json")
+    again = CliRunner().invoke(app, ["runs", "reorder", str(run.path), "-o", str(tmp_path / "second.json")])
+    assert "no other order of actions is faster" in again.output
+    assert not (tmp_path / "second.json").exists()
+
+
+def test_a_run_without_a_profile_is_not_ordered(plan, tmp_path):
+    run = write_run(tmp_path, plan, measured=durations(plan))
+    with pytest.raises(InvalidInput, match="its ranks have not measured themselves yet"):
+        reorder_run(run)
