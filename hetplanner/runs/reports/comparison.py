@@ -127,10 +127,10 @@ class Comparer:
 
 def _predicted_trace(run: RunReader) -> Trace | None:
     """The simulation that the prediction was made of: the same durations give the same trace."""
-    basis = basis_of_prediction(run)
-    if basis is None:
-        return None
     try:
+        basis = basis_of_prediction(run)
+        if basis is None:
+            return None
         return simulate(basis.plan, basis.durations, steps=simulated_steps(basis.plan), fair_links=basis.fair_links)
     except (IndexError, ValueError):  # damaged: lists of other lengths than the plan has ranks
         return None
@@ -152,7 +152,7 @@ class Basis:
 
 
 def basis_of_prediction(run: RunReader) -> Basis | None:
-    """None until the ranks have profiled themselves."""
+    """None until the ranks have profiled themselves. Raises IndexError or ValueError: it is of another plan."""
     durations, links = _profiled(run), run.measured_links()
     if durations is None:
         return None

@@ -30,17 +30,18 @@ def reorder_run(run: RunReader) -> Reordered:
     """
     if isinstance(run.any_plan, ElasticPlan):
         raise InvalidInput(f"run {run.directory.path.name}: is a swarm, whose peers take what comes; nothing to order")
-    basis = basis_of_prediction(run)
-    if basis is None:
-        raise InvalidInput(f"run {run.directory.path.name}: its ranks have not measured themselves yet; start it")
-    steps = simulated_steps(basis.plan)
-
-    def step_s(plan: Plan) -> float:
-        return summarise_plan(plan, basis.durations, steps=steps, fair_links=basis.fair_links).step_s
-
     try:
+        basis = basis_of_prediction(run)
+        if basis is None:
+            raise InvalidInput(f"run {run.directory.path.name}: its ranks have not measured themselves yet; start it")
+        steps = simulated_steps(basis.plan)
         found = reorder(basis.plan, basis.durations, steps=steps, fair_links=basis.fair_links)
-        seconds = step_s(basis.plan), step_s(found)
-    except (IndexError, ValueError):
+        seconds = [
+            summarise_plan(plan, basis.durations, steps=steps, fair_links=basis.fair_links).step_s
+            for plan in (basis.plan, found)
+        ]
+    except InvalidInput:
+        raise
+    except (IndexError, ValueError):  # damaged: lists of other lengths than the plan has ranks
         raise InvalidInput(f"run {run.directory.path.name}: prediction.json: is not of this plan") from None
     return Reordered(run.plan.replace(order_scale=found.order_scale), *seconds)

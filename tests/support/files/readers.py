@@ -80,6 +80,7 @@ from hetplanner.runs.agent.audit import audit_records
 from hetplanner.runs.annotations import Annotations, read_annotations, write_annotations
 from hetplanner.runs.plan_store import PlanStore
 from hetplanner.runs.reports.diagnosis import diagnose
+from hetplanner.runs.reports.reordering import reorder_run
 from hetplanner.runs.reports.report import report_run
 from hetplanner.runs.reports.swarm_report import report_swarm
 from hetplanner.runs.run import Run, agent_lives
@@ -668,6 +669,7 @@ def _read_run(folder: Path) -> object:
     report = report_run(run)
     busy_lines(run), traffic_lines(run)
     json.dumps(report.to_data(), allow_nan=False)
+    reorder_run(run)
     return run.summary()
 
 
@@ -814,6 +816,7 @@ RUNS = (
         _read_run,
         (
             "runs.reports.report.report_run",
+            "runs.reports.reordering.reorder_run",
             "runs.reports.comparison.Comparer.compare",
             "runs.reading.reader.RunReader.poll",
             "runs.reading.reader.RunReader.trace",
