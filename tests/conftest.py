@@ -31,8 +31,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # One process of xdist runs the tests of each of these folders, one by one.
 SERIAL = ("tests/browser/", "tests/notebooks/")
 # These start many processes: a file at a time, when all other tests are dealt out. Beside them a browser's story took
-# two to four times as long on two cores. Those of hosts come first, since theirs are the longest files.
-LATE = ("tests/hosts/", "tests/distributed/")
+# two to four times as long on two cores. The longest files come first, so that no process works on one alone at the end.
+LATE = (
+    "tests/distributed/installed/test_documented_commands.py",
+    "tests/hosts/test_ssh_launcher.py",
+    "tests/hosts/",
+    "tests/distributed/",
+)
 
 
 class TellFailures:
@@ -63,6 +68,10 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
             process.wait()
 
 
+def _place_in_late(scope: str) -> int:
+    return next((place for place, start in enumerate(LATE) if scope.startswith(start)), -1)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Deals tests out one by one, but folders of `SERIAL` whole, and those of `LATE` last, by files."""
@@ -76,7 +85,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
         def _assign_work_unit(self, node: object) -> None:
             early = next((scope for scope in self.workqueue if not scope.startswith(LATE)), None)
-            late = min(self.workqueue, key=lambda scope: scope.startswith(LATE[1:]), default=None)
+            late = min(self.workqueue, key=_place_in_late, default=None)
             if (first := early or late) is not None:
                 self.workqueue.move_to_end(first, last=False)
             super()._assign_work_unit(node)

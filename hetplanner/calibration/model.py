@@ -15,6 +15,7 @@ from pydantic import Field
 
 from hetplanner.cluster.catalog import resolve_device
 from hetplanner.cluster.model import Cluster, Device, LinkValue, TransferCost
+from hetplanner.dtypes import DType
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
 from hetplanner.schema import (
@@ -42,10 +43,12 @@ class KindFit(Noun):
 
     Attributes:
         efficiency: share of the kind's peak rate that was reached; above 1 where the peak was stated too low.
+        dtype: number format of the peak; None in files of older versions and for measurements in several.
         observations: numbers that it was fitted on.
     """
 
     kind: Name
+    dtype: DType | None = None
     efficiency: Annotated[float, Field(gt=0, le=1e6)]
     efficiency_error: Error = None
     memory_bandwidth: BytesPerSecond | None = None
@@ -161,8 +164,14 @@ def _fitted(device: Device, fit: KindFit) -> Device:
     memory = device.memory_bandwidth if fit.memory_bandwidth is None else fit.memory_bandwidth
     if fit.efficiency <= 1.0:
         return device.replace(efficiency=fit.efficiency, memory_bandwidth=memory)
-    # A share above the whole: it is the peak that was stated too low.
-    peak = {dtype: rate * fit.efficiency for dtype, rate in resolve_device(device).peak_flops_per_s.items()}
+    # A share above the whole: it is the peak of this format that was stated too low; the others' rates stay.
+    spec = resolve_device(device)
+    peak = {
+        dtype: rate * (fit.efficiency if fit.dtype in (None, dtype) else spec.efficiency)
+        for dtype, rate in spec.peak_flops_per_s.items()
+    }
+    if fit.dtype is not None:
+        peak[fit.dtype] = spec.flops_per_s(fit.dtype) * fit.efficiency
     return device.replace(peak=peak, efficiency=1.0, memory_bandwidth=memory)
 
 

@@ -291,6 +291,7 @@ def _calibration(
     error = dict(zip(names, found.error, strict=True))
     used = {(step.plan.problem.cluster.name, device) for step in steps for device in step.plan.ranks}
     kinds = {d.kind: d for c in reversed(clusters) for d in reversed(c.devices) if (c.name, d.id) in used}
+    dtypes = {step.plan.problem.workload.dtype for step in steps}
     named = ", ".join(cluster.name for cluster in clusters[:4]) + (", …" if len(clusters) > 4 else "")
     of = f" on {len(clusters)} clusters ({named})" if len(clusters) > 1 else ""
     links = {fit.key: fit for cluster in clusters for fit in _links(cluster, values, error, len(steps))}
@@ -302,6 +303,7 @@ def _calibration(
         kinds=tuple(
             KindFit(
                 kind=kind,
+                dtype=next(iter(dtypes)) if len(dtypes) == 1 else None,
                 efficiency=resolve_device(device).efficiency * values.efficiency,
                 efficiency_error=error["efficiency"],
                 observations=len(steps),

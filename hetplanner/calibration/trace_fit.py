@@ -140,6 +140,7 @@ def fit_kinds(plan: Plan, seen: Observations, tables: CostTables) -> tuple[tuple
         fits.append(
             KindFit(
                 kind=kind,
+                dtype=plan.problem.workload.dtype,
                 efficiency=float(spec.efficiency * factor),
                 efficiency_error=found.error[k],
                 memory_bandwidth=float(spec.memory_bandwidth_bytes_per_s * memory),

@@ -217,10 +217,10 @@ def gpus(as_json: AsJson = False) -> None:
     if as_json:
         print_json([vars(kind) | {"peak_flops_per_s": dict(kind.peak_flops_per_s)} for kind in kinds])
         return
-    right = ("memory", "its bandwidth", "float16", "bfloat16", "float32", "$/h")
+    right = ("memory", "its bandwidth", "float16", "bfloat16", "tf32", "float32", "$/h")
     rows = table("Device kinds; dense peaks", "kind", "also called", "grade", *right, right=right)
     for kind in kinds:
-        peaks = (kind.peak_flops_per_s.get(dtype) for dtype in ("float16", "bfloat16", "float32"))
+        peaks = (kind.peak_flops_per_s.get(dtype) for dtype in ("float16", "bfloat16", "tf32", "float32"))
         rows.add_row(
             kind.name,
             ", ".join(kind.aliases),

@@ -49,7 +49,7 @@ BoundaryLayers = Annotated[
 SharedLayers = Annotated[
     int | None, typer.Option("--shared-layers", help="So many consecutive layers share one set of weights.")
 ]
-Precision = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16.")]
+Precision = Annotated[str | None, typer.Option("--dtype", help="float32, tf32, bfloat16 or float16.")]
 Optimizer = Annotated[
     str | None,
     typer.Option(

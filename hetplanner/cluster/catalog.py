@@ -99,6 +99,7 @@ def _read_row(row: dict[str, str]) -> DeviceKind:
     columns: tuple[tuple[DType, str], ...] = (
         ("float16", "fp16_dense_tflops"),
         ("bfloat16", "bf16_dense_tflops"),
+        ("tf32", "tf32_dense_tflops"),
         ("float32", "fp32_tflops"),
     )
     return DeviceKind(

@@ -2,8 +2,8 @@
 
 Columns: `id`, `kind`, `site`, then any of `host`, `latitude`, `longitude`, `egress_usd_per_gb`, `provider`, `region`
 (of the site; the last three say what its traffic costs), `nic_out`, `nic_in`, `memory`, `memory_bandwidth`, `reserve`,
-`efficiency`, `price_usd_per_hour`, `peak_float32`, `peak_bfloat16`, `peak_float16`. Quantities carry units ("16 GiB");
-a blank cell is not said.
+`efficiency`, `price_usd_per_hour`, `peak_float32`, `peak_tf32`, `peak_bfloat16`, `peak_float16`. Quantities carry units
+("16 GiB"); a blank cell is not said.
 """
 
 import csv
@@ -27,7 +27,7 @@ from hetplanner.schema import Noun, checked
 _SITE_COLUMNS = ("latitude", "longitude", "egress_usd_per_gb", "provider", "region")
 _HOST_COLUMNS = ("nic_out", "nic_in")
 _DEVICE_COLUMNS = ("memory", "memory_bandwidth", "reserve", "efficiency", "price_usd_per_hour")
-_PEAK_COLUMNS = ("peak_float32", "peak_bfloat16", "peak_float16")
+_PEAK_COLUMNS = ("peak_float32", "peak_tf32", "peak_bfloat16", "peak_float16")
 _NUMBERS = {"latitude", "longitude", "egress_usd_per_gb", "efficiency", "price_usd_per_hour"}
 COLUMNS = ("id", "kind", "site", "host", *_SITE_COLUMNS, *_HOST_COLUMNS, *_DEVICE_COLUMNS, *_PEAK_COLUMNS)
 

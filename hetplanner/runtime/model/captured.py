@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hetplanner.runtime.model.aten import DTYPES, AtenCall, aten_call, drawing
 from hetplanner.runtime.model.initial import fill_program_weight
 from hetplanner.runtime.model.layout import ModelWeight, crossing_tensors, running_buffers
-from hetplanner.runtime.model.precision import lowered
+from hetplanner.runtime.model.precision import is_lowered, lowered
 from hetplanner.runtime.rng import RngKey
 from hetplanner.weights.names import EXPERTS_NDIM
 from hetplanner.workload.calls import EVALUATED_WITH, RANDOM_CALLS, STATISTICS_CALLS
@@ -94,7 +94,7 @@ class ProgramStage:
     def __init__(self, workload: Workload, first_op: int, end_op: int, device: torch.device) -> None:
         assert workload.program is not None
         self.program, self.device = workload.program, device
-        self._casts = workload.dtype != "float32"
+        self._casts = is_lowered(workload.dtype)
         self._nodes = _nodes_of(workload, self.program, first_op, end_op)
         self._inputs = [t.node for t in crossing_tensors(workload, first_op)]
         self._outputs = [t.node for t in crossing_tensors(workload, end_op)]

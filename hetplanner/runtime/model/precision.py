@@ -2,6 +2,7 @@
 
 Weights, gradients in the flat buffer and the optimiser's moments are float32 whatever the dtype; bfloat16 and float16
 are what autocast computes in and what a dense boundary message carries.
+tf32 is float32 but for matrix products on GPUs.
 
 Autocast copies a weight whenever it is used, and every micro-batch in flight keeps its own copies for its backward.
 `lowered` gives them one copy, which they share.
@@ -19,14 +20,25 @@ from hetplanner.dtypes import DType
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
+    "tf32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
 
 
+def is_lowered(dtype: DType) -> bool:
+    """Whether tensors have 16 bits where torch holds that to be safe."""
+    return TORCH_DTYPES[dtype] != torch.float32
+
+
+def set_matrix_products(dtype: DType) -> None:
+    """Lets this process's GPUs round the factors of float32 matrix products to TF32, or keeps them from it."""
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+
+
 def autocast(dtype: DType, device_type: str = "cpu") -> AbstractContextManager[object]:
-    """Computes in `dtype` where torch holds that to be safe; nothing changes for float32."""
-    if dtype == "float32":
+    """Computes in `dtype` where torch holds that to be safe; nothing changes for float32 and tf32."""
+    if not is_lowered(dtype):
         return nullcontext()
     return torch.autocast(device_type, dtype=TORCH_DTYPES[dtype])
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from hetplanner.runtime.model.build import Batch, StageModel
-from hetplanner.runtime.model.precision import autocast
+from hetplanner.runtime.model.precision import autocast, set_matrix_products
 from hetplanner.runtime.rng import RngKey
 
 
@@ -33,6 +33,7 @@ class StageRunner:
     def __init__(self, model: StageModel, *, recompute: bool = False) -> None:
         self.model, self.recompute = model, recompute
         self._dtype, self._device_type = model.workload.dtype, model.device.type
+        set_matrix_products(self._dtype)
         self._live: dict[int, _Live] = {}
 
     def forward(self, micro_batch: int, x: Tensor | None, batch: Batch | None, key: RngKey) -> Tensor:

@@ -81,7 +81,7 @@ def _follow(stream: torch.cuda.Stream | None, other: torch.cuda.Stream | None, t
         tensor.record_stream(stream)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "tf32", "bfloat16", "float16"])
 def test_two_ranks_on_one_gpu_go_through_pinned_memory(dtype: str, tmp_path: Path) -> None:
     plan = chain_plan([8], [5], cluster=small_cluster(2), workload=workload(dtype))
     if NUM_GPUS > 1:

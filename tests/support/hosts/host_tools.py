@@ -1,9 +1,12 @@
 """The programs that a test bed of hosts needs: there, or installed now where root has apt-get."""
 
+import fcntl
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from tests.support.hosts.netns import BedError
@@ -32,19 +35,30 @@ OF_ROOT = "/usr/local/sbin:/usr/sbin:/sbin"
 POLICY = Path("/usr/sbin/policy-rc.d")
 
 
+@cache
 def program(name: str) -> str:
     """Path of a program; installs its package if it is missing. Raises BedError."""
-    if found := _found(name):
-        return found
-    with _services_stay_down():
-        why = install_by_apt(PACKAGES[name])
-    if found := _found(name):
-        return found
+    with _alone():
+        if found := _found(name):
+            return found
+        with _services_stay_down():
+            why = install_by_apt(PACKAGES[name])
+        if found := _found(name):
+            return found
     raise BedError(f"tests over hosts need `{name}`: it is missing; {why}; install Debian's {PACKAGES[name]}")
 
 
 def _found(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{OF_ROOT}")
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One process of tests at a time: a program whose package another one is installing is there before it works."""
+    path = Path(tempfile.gettempdir()) / f"hetplanner-test-packages-{os.getuid()}.lock"
+    with os.fdopen(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager

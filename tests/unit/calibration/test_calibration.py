@@ -16,6 +16,7 @@ from hetplanner.calibration.model import (
 )
 from hetplanner.calibration.observations import observe_trace
 from hetplanner.calibration.trace_fit import calibrate_trace
+from hetplanner.cluster.catalog import resolve_device
 from hetplanner.cluster.formats.cluster_files import cluster_from_json, cluster_to_json
 from hetplanner.cluster.model import Cluster, TransferCost
 from hetplanner.cost.estimate import estimate_plan
@@ -164,10 +165,17 @@ def test_an_efficiency_above_the_whole_raises_the_peak():
         )
     )
     found = calibrate_trace(simulate(plan_on(faster), steps=3), plan_on(assumed))
-    t4 = next(d for d in apply_calibration(found, assumed).devices if d.kind == "T4")
+    fitted = apply_calibration(found, assumed)
+    t4 = next(d for d in fitted.devices if d.kind == "T4")
     assert t4.efficiency == 1.0
-    assert t4.peak is not None
     assert found.mean_error("after") < 0.02
+    measured = plan_on(assumed).problem.workload.dtype
+    (fit,) = (fit for fit in found.kinds if fit.kind == "T4")
+    assert fit.dtype == measured
+    before, after = (resolve_device(next(d for d in c.devices if d.kind == "T4")) for c in (assumed, fitted))
+    rates = {dtype: after.flops_per_s(dtype) / before.flops_per_s(dtype) for dtype in ("float32", "float16")}
+    assert rates.pop(measured) > 1.2
+    assert all(rate == pytest.approx(1.0) for rate in rates.values()), "formats that were not measured stay"
 
 
 def test_calibrations_survive_their_file(tmp_path):

@@ -54,6 +54,12 @@ def test_a_format_the_hardware_lacks_runs_at_the_float32_rate():
     assert spec.flops_per_s("float16") == 125e12
 
 
+def test_tf32_is_faster_than_float32_where_there_are_units_for_it():
+    ampere, volta = (resolve_device(device(kind)) for kind in ("A100-80", "V100-16"))
+    assert (ampere.flops_per_s("tf32"), ampere.flops_per_s("float32")) == (156e12, 19.5e12)
+    assert volta.flops_per_s("tf32") == volta.flops_per_s("float32")
+
+
 def test_an_unknown_kind_must_say_everything_that_planning_needs():
     with pytest.raises(
         InvalidInput, match="device 'd': kind 'X1' is not in the catalog, so peak, memory_bandwidth must"

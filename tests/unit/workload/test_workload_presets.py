@@ -127,7 +127,7 @@ def test_overrides():
         ({"global_batch": 7, "micro_batch": 2}, "global_batch must be a multiple of micro_batch, got 7 and 2"),
         ({"global_batch": -1}, "gpt2: global_batch"),
         ({"seq_len": 1025}, "seq_len must be at most the model's max_seq_len 1024, got 1025"),
-        ({"dtype": "int8"}, "gpt2: dtype: must be 'float32', 'bfloat16' or 'float16', got 'int8'"),
+        ({"dtype": "int8"}, "gpt2: dtype: must be 'float32', 'tf32', 'bfloat16' or 'float16', got 'int8'"),
         ({"micro_batch": 1.5}, "gpt2: micro_batch"),
     ],
 )
