@@ -31,7 +31,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # One process of xdist runs the tests of each of these folders, one by one.
 SERIAL = ("tests/browser/", "tests/notebooks/")
 # These start many processes: a file at a time, when all other tests are dealt out. Beside them a browser's story took
-# two to four times as long on two cores. The longest files come first, so that no process works on one alone at the end.
+# two to four times as long on two cores. The longest files come first: no process works on one alone at the end.
 LATE = (
     "tests/distributed/installed/test_documented_commands.py",
     "tests/hosts/test_ssh_launcher.py",
