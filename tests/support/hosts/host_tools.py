@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 from tests.support.hosts.netns import BedError
@@ -35,7 +34,6 @@ OF_ROOT = "/usr/local/sbin:/usr/sbin:/sbin"
 POLICY = Path("/usr/sbin/policy-rc.d")
 
 
-@cache
 def program(name: str) -> str:
     """Path of a program; installs its package if it is missing. Raises BedError."""
     with _alone():
