@@ -6,6 +6,7 @@ import pytest
 
 from hetplanner.runs.agent.client import AgentClient
 from hetplanner.runs.agent.connection import find_agent
+from hetplanner.runs.home import AGENT_FILE
 from tests.support.processes.patience import stretched
 from tests.support.runs.fake_launcher import processes_under
 
@@ -33,3 +34,11 @@ def home(tmp_path, monkeypatch):
 def client(home):
     """The agent of this home."""
     return AgentClient(home)
+
+
+@pytest.fixture
+def no_agent_stays(tmp_path):
+    """For tests that start one by the way: agents of homes in the test's folder are ended."""
+    yield
+    for file in tmp_path.glob(f"**/agent/{AGENT_FILE}"):
+        AgentClient(file.parents[1], start=False).shutdown(stop_runs=True)

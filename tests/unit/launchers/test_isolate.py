@@ -26,6 +26,7 @@ while True:
 """
 CALLER = """
 import socket, sys
+from tests.support.runs.own_agent import no_agent_stays
 with socket.create_connection(("127.0.0.1", int(sys.argv[1])), 5) as one:
     print(one.recv(10).decode())
 """
@@ -102,7 +103,7 @@ def test_several_torchruns_are_told_to_be_open(tmp_path):
     assert "2 launchers" in request.warnings[0]
 
 
-def test_a_notebook_is_warned_too(monkeypatch, tmp_path):
+def test_a_notebook_is_warned_too(monkeypatch, tmp_path, no_agent_stays):
     monkeypatch.setenv("HETPLANNER_HOME", str(tmp_path))
     monkeypatch.setattr("hetplanner.launchers.local.why_open", lambda: "namespaces: Operation not permitted")
     monkeypatch.setattr("hetplanner.runs.agent.client.AgentClient.start", lambda *_: "started")

@@ -43,7 +43,7 @@ def status(folder):
     return open_run(folder, folder / "home").status()
 
 
-def test_all_ranks_have_done_all_steps(folder):
+def test_all_ranks_have_done_all_steps(folder, no_agent_stays):
     write(folder, 0), write(folder, 1)
     found = status(folder)
     assert (found.state, found.ranks, found.created_unix_s, found.is_over) == ("finished", 2, NOW, True)

@@ -60,7 +60,7 @@ def output(monkeypatch: pytest.MonkeyPatch) -> Output:
 
 
 @pytest.fixture
-def run(tmp_path: Any) -> Run:
+def run(tmp_path: Any, no_agent_stays: None) -> Run:
     """A run's directory before its first step."""
     folder = RunDirectory(tmp_path / "run")
     folder.path.mkdir()

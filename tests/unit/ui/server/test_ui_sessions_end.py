@@ -28,7 +28,7 @@ PATIENCE_S = 120.0
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
+def home(tmp_path, monkeypatch, no_agent_stays):
     monkeypatch.setattr(compute, "_workers", {})
     yield tmp_path
     for one in compute._workers.values():
