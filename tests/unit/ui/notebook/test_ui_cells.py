@@ -179,7 +179,7 @@ def test_a_run_before_its_first_step_says_so(run: Run) -> None:
     assert "starting" in face.words(state)
 
 
-def test_watching_goes_on_with_the_run_that_goes_on(tmp_path: Any) -> None:
+def test_watching_goes_on_with_the_run_that_goes_on(tmp_path: Any, no_agent_stays: None) -> None:
     folders = [create_run_directory(PLAN, TrainConfig(steps=10), home=tmp_path)[1] for _ in range(2)]
     set_state(folders[0], "preempted", successor=folders[1].path.name)
     set_state(folders[1], "finished")
