@@ -10,13 +10,14 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import psutil
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hetplanner.dtypes import DTYPE_BYTES
+from hetplanner.dtypes import DType
+from hetplanner.runtime.model.precision import TORCH_DTYPES, set_matrix_products
 
 WINDOW_S = 0.8
 LEAST_RUNS = 3
@@ -37,12 +38,12 @@ def main(arguments: list[str]) -> int:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     sys.stdin.readline()
-    flops_per_s = {name: product_flops_per_s(device, getattr(torch, name)) for name in DTYPE_BYTES}
-    name = "float32" if device.type == "cpu" else "bfloat16"
+    flops_per_s = {name: product_flops_per_s(device, name) for name in get_args(DType)}
+    name: DType = "float32" if device.type == "cpu" else "bfloat16"
     found = {
         "name": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "flops_per_s": flops_per_s,
-        "efficiency": min(1.0, block_flops_per_s(device, getattr(torch, name)) / flops_per_s[name]),
+        "efficiency": min(1.0, block_flops_per_s(device, TORCH_DTYPES[name]) / flops_per_s[name]),
         "memory_bandwidth_bytes_per_s": copied_bytes_per_s(device),
         "memory_bytes": memory_bytes(device, count),
     }
@@ -50,10 +51,11 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def product_flops_per_s(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOP per second of square matrix products."""
+def product_flops_per_s(device: torch.device, name: DType) -> float:
+    """FLOP per second of square matrix products in a number format."""
     size = PRODUCT[device.type]
-    left, right = (torch.rand(size, size, device=device, dtype=torch.float32).to(dtype) for _ in range(2))
+    set_matrix_products(name)
+    left, right = (torch.rand(size, size, device=device).to(TORCH_DTYPES[name]) for _ in range(2))
     seconds = _each_s(device, lambda: torch.mm(left, right))
     return 2.0 * size**3 / seconds
 
