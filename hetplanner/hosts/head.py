@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from hetplanner.atomic_files import write_whole
-from hetplanner.errors import HetplannerError, InvalidInput, Preempted, RunError, one_line
+from hetplanner.errors import InvalidInput, Preempted, RunError
 from hetplanner.hosts.asking import question, resumed_run
 from hetplanner.hosts.changes.succession import Succession
 from hetplanner.hosts.checks import Found, problems, told_at_once, told_of_absence, warnings
+from hetplanner.hosts.command import run_attempt, tell
 from hetplanner.hosts.host_run import HostRun
 from hetplanner.hosts.mirror import STATES_FILE, Mirror, host_log, lost_before, wanted_files
 from hetplanner.hosts.outcome import Outcome, judge, judge_swarm, summary_lines
@@ -354,21 +355,12 @@ def _stopped_without(runs: Sequence[HostRun]) -> Outcome:
     return Outcome(RunError.exit_code, words)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The command; its last line says how the attempt ended."""
-    if len(arguments) != 1:
-        sys.stderr.write("usage: python -m hetplanner.hosts.head RUN_DIR\n")
-        return InvalidInput.exit_code
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
-    try:
-        outcome = Head(Path(arguments[0]), int(os.environ.get(ATTEMPT_VARIABLE, "0"))).go()
-    except HetplannerError as error:
-        outcome = Outcome(error.exit_code, str(error))
-    sys.stdout.write(one_line(outcome.words)[:1900] + "\n")
-    sys.stdout.flush()
+def _attempt(run_dir: Path, attempt: int) -> int:
+    outcome = Head(run_dir, attempt).go()
+    tell(outcome.words)
     return outcome.code
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
+    code = run_attempt("hetplanner.hosts.head", sys.argv[1:], _attempt)
     os._exit(code)  # a thread may still wait for a host that does not answer

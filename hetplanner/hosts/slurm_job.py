@@ -13,14 +13,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hetplanner.atomic_files import write_whole
-from hetplanner.errors import HetplannerError, InvalidInput, Preempted, RunError, one_line
+from hetplanner.errors import InvalidInput, Preempted, RunError, one_line
+from hetplanner.hosts.command import run_attempt
 from hetplanner.hosts.head import STATES_FILE
 from hetplanner.launchers.hosts_file import Hosts, PlacedHost, Slurm, place_hosts
 from hetplanner.launchers.interface import ATTEMPT_VARIABLE
@@ -273,20 +273,7 @@ def _said(found: Answer) -> str:
     return one_line(re.sub(r"^\w+: (?:error: )?", "", text))[:500]
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The command; its last line says how the attempt ended."""
-    if len(arguments) != 1:
-        sys.stderr.write("usage: python -m hetplanner.hosts.slurm_job RUN_DIR\n")
-        return InvalidInput.exit_code
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
-    try:
-        code = Job(Path(arguments[0]), int(os.environ.get(ATTEMPT_VARIABLE, "0"))).run()
-    except HetplannerError as error:
-        sys.stdout.write(f"{error}\n"[:1900])
-        code = error.exit_code
-    sys.stdout.flush()
-    return code
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(
+        run_attempt("hetplanner.hosts.slurm_job", sys.argv[1:], lambda folder, attempt: Job(folder, attempt).run())
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 import numpy as np
@@ -68,6 +69,39 @@ def fitted_plan(placement_SR: NDArray[np.int64], model: CostModel, spaces: StepS
     space = spaces.of(recompute=recompute)
     species = StepSpecies(model, (stages, replicas), 0, "structured", recompute=recompute, space=space)
     return try_plan(species.layout(species.fitted(placement_SR)), model)
+
+
+def best_of_shapes(
+    problem: Problem,
+    model: CostModel,
+    progress: Progress,
+    plans_of: Callable[[tuple[int, int], bool], Iterable[Plan | None]],
+) -> Plan:
+    """The best plan of a baseline that searches nothing beyond the shape, reported as its only event.
+
+    Args:
+        problem, model, progress: as of `BasePlanner.search`.
+        plans_of: plans of a shape (stages, replicas), with or without recomputation; None where one does not fit.
+
+    Raises:
+        Infeasible: no shape has a plan that fits.
+    """
+    shapes = [fixed_shape(problem)] if problem.objective == "dtfm" else free_shapes(problem, model.tables)
+    best: Plan | None = None
+    for shape, recompute in feasible_shapes(model, shapes):
+        for plan in plans_of(shape, recompute):
+            progress.evaluations += 1
+            if plan is not None and (best is None or value_of(plan) < value_of(best)):
+                best = plan
+            if best is not None and progress.is_pressed():
+                break
+        if best is not None and progress.is_over():
+            break
+    if best is None:
+        raise explain_infeasible(problem, model.tables, *shapes[-1])
+    placement = tuple(tuple(r[0] for r in stage.replicas) for stage in best.stages)
+    progress.report(value_of(best), None, placement, "done")
+    return best
 
 
 def fitting_plan(stages: int, replicas: int, model: CostModel) -> Plan | None:

@@ -9,22 +9,21 @@ cut that does.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.cost.check import explain_infeasible
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.base import BasePlanner
-from hetplanner.planners.finish import fitted_plan, try_plan, usable_rows
+from hetplanner.planners.finish import best_of_shapes, fitted_plan, try_plan, usable_rows
 from hetplanner.planners.interface import PlannerSettings, Progress
-from hetplanner.planners.layout import apportion, deepest_layout, proportional_cut, value_of
+from hetplanner.planners.layout import apportion, deepest_layout, proportional_cut
 from hetplanner.planners.network.communities import find_communities
-from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
 from hetplanner.planners.step_time.space import StepSpaces
 
 IntArray = NDArray[np.int64]
@@ -43,25 +42,12 @@ class OpFencePlanner(BasePlanner[PlannerSettings]):
 
     def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         """See :meth:`hetplanner.planners.base.BasePlanner.search`."""
-        shapes = [fixed_shape(problem)] if problem.objective == "dtfm" else free_shapes(problem, model.tables)
-        walk = walk_network(problem, model)
-        spaces = StepSpaces(model)
-        best: Plan | None = None
-        for shape, recompute in feasible_shapes(model, shapes):
-            for placement in deal_walk(walk, shape):
-                if best is not None and progress.is_pressed():
-                    break
-                plan = _plan(placement, model, spaces, recompute)
-                progress.evaluations += 1
-                if plan is not None and (best is None or value_of(plan) < value_of(best)):
-                    best = plan
-            if best is not None and progress.is_over():
-                break
-        if best is None:
-            raise explain_infeasible(problem, model.tables, *shapes[-1])
-        value = value_of(best)
-        progress.report(value, None, tuple(tuple(r[0] for r in s.replicas) for s in best.stages), "done")
-        return best
+        walk, spaces = walk_network(problem, model), StepSpaces(model)
+
+        def plans_of(shape: tuple[int, int], recompute: bool) -> Iterator[Plan | None]:
+            return (_plan(placement, model, spaces, recompute) for placement in deal_walk(walk, shape))
+
+        return best_of_shapes(problem, model, progress, plans_of)
 
 
 def walk_network(problem: Problem, model: CostModel) -> IntArray:

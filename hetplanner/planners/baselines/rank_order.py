@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hetplanner.cost.check import explain_infeasible
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.base import BasePlanner
-from hetplanner.planners.finish import equal_plan, fitted_plan, order_devices
+from hetplanner.planners.finish import best_of_shapes, equal_plan, fitted_plan, order_devices
 from hetplanner.planners.interface import PlannerSettings, Progress
-from hetplanner.planners.layout import value_of
 from hetplanner.planners.pins import pin_placement
-from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
 from hetplanner.planners.step_time.space import StepSpaces
 
 
@@ -40,23 +38,13 @@ class RankOrderPlanner(BasePlanner[RankOrderSettings]):
 
     def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         """See :meth:`hetplanner.planners.base.BasePlanner.search`; nothing is searched beyond a free shape."""
-        shapes = [fixed_shape(problem)] if problem.objective == "dtfm" else free_shapes(problem, model.tables)
         spaces = StepSpaces(model)
-        best: Plan | None = None
-        for shape, recompute in feasible_shapes(model, shapes):
+
+        def plans_of(shape: tuple[int, int], recompute: bool) -> Iterator[Plan | None]:
             place = pin_placement(self.place(problem, shape), problem)
-            plan = plan_placement(place, model, spaces, recompute, self.settings.cut)
-            progress.evaluations += 1
-            if plan is not None and (best is None or value_of(plan) < value_of(best)):
-                best = plan
-            if best is not None and progress.is_over():
-                break
-        if best is None:
-            raise explain_infeasible(problem, model.tables, *shapes[-1])
-        value = value_of(best)
-        placement = tuple(tuple(r[0] for r in stage.replicas) for stage in best.stages)
-        progress.report(value, None, placement, "done")
-        return best
+            yield plan_placement(place, model, spaces, recompute, self.settings.cut)
+
+        return best_of_shapes(problem, model, progress, plans_of)
 
     def place(self, problem: Problem, shape: tuple[int, int]) -> NDArray[np.int64]:
         """Device index by stage and replica."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hetplanner.kernels import kernel
 from hetplanner.planners.dtfm.kernels import share_gradients
-from hetplanner.planners.dtfm.matching_kernels import match_groups, matching_room
+from hetplanner.planners.dtfm.matching_kernels import find_mate, match_groups, matching_room
 from hetplanner.planners.search.kernel_random import cooling_factor, draw_limit, next_below, next_uniform
 
 Array = NDArray[Any]
@@ -89,52 +89,6 @@ def set_column(work_RR: Array, low_row_R: Array, low_column_R: Array, column: in
                 least = min(least, work_RR[i, j])
             low_row_R[i] = least
     low_column_R[column] = low
-
-
-@kernel
-def find_mate(
-    work_RR: Array, column_of_R: Array, row_of_R: Array, start: int, bound: float, limit: float, dist_R: Array,
-    parent_R: Array, done_R: Array,
-) -> float:  # fmt: skip
-    """Matches an unmatched row by the path whose worst pair is least; above `limit` nothing is changed.
-
-    Pairs up to `bound` count as equally good. Returns the worst pair's value (at least `bound`).
-    """
-    num = len(column_of_R)
-    for j in range(num):
-        dist_R[j] = max(work_RR[start, j], bound)
-        parent_R[j] = start
-        done_R[j] = False
-    while True:
-        pick = -1
-        low = np.inf
-        for j in range(num):
-            if not done_R[j] and dist_R[j] < low:
-                low = dist_R[j]
-                pick = j
-                if low <= bound and row_of_R[j] < 0:
-                    break
-        if pick < 0 or low > limit:
-            return low
-        done_R[pick] = True
-        row = row_of_R[pick]
-        if row < 0:
-            break
-        for j in range(num):
-            if not done_R[j]:
-                value = max(low, work_RR[row, j])
-                if value < dist_R[j]:
-                    dist_R[j] = value
-                    parent_R[j] = row
-    reached = dist_R[pick]
-    while True:
-        row = parent_R[pick]
-        previous = column_of_R[row]
-        column_of_R[row] = pick
-        row_of_R[pick] = row
-        if row == start:
-            return reached
-        pick = previous
 
 
 @kernel
