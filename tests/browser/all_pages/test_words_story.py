@@ -20,6 +20,8 @@ def test_the_words_behind_every_mark_can_be_read(server, visit):
         one.tab(tab)
         expect(one.page.get_by_role("tab", name=tab)).to_have_attribute("aria-selected", "true")
         one.sees("Idle")
+        of_plan = one.page.get_by_text("the best plan so far appears here").filter(visible=True)
+        expect(of_plan).to_have_count(int(tab == "2 Plan"))  # the page before stays until the new one is drawn
         marks = one.page.get_by_role("button", name="What is ").filter(visible=True)
         expect(marks.nth(least - 1)).to_be_visible()
         for mark in marks.all():
