@@ -29,7 +29,7 @@ def reorder_run(run: RunReader) -> Reordered:
         InvalidInput: the run is a swarm, or has no profile.
     """
     if isinstance(run.any_plan, ElasticPlan):
-        raise InvalidInput(f"run {run.directory.path.name}: is a swarm, whose peers take what comes; nothing to order")
+        raise InvalidInput(f"run {run.directory.path.name}: is a swarm; only a static plan has an order of actions")
     try:
         basis = basis_of_prediction(run)
         if basis is None:
