@@ -192,13 +192,13 @@ def test_every_reducer_equals_one_process_and_sends_what_it_declares(name: str, 
 
 @pytest.mark.parametrize("reducer", REDUCER_NAMES)
 def test_every_reducer_takes_as_long_as_predicted_over_emulated_links(reducer: str, tmp_path: Path) -> None:
-    # Links so slow that the reduction is the step, also on a busy machine.
-    cluster = sites_cluster((2, 1), inside=("100 Mbit/s", "5 ms"), between=("10 Mbit/s", "60 ms"))
+    # Links so slow that the reduction is the step, also where other processes slow the profile (by 70 ms, seen).
+    cluster = sites_cluster((2, 1), inside=("100 Mbit/s", "5 ms"), between=("5 Mbit/s", "300 ms"))
     plan = chain_plan([2, 1, 1], [], workload=gpt(global_batch=8), cluster=cluster).replace(reducer=reducer)
-    ranks = train(plan, TrainConfig(steps=8, seed=3, emulate_links=True), tmp_path, profile_s=WINDOW_S)
+    ranks = train(plan, TrainConfig(steps=4, seed=3, emulate_links=True), tmp_path, profile_s=WINDOW_S)
     predicted = json.loads((tmp_path / "prediction.json").read_text())["step_s"]
     steps = sorted(line["end_s"] - line["start_s"] for line in ranks.lines(0, "step"))
-    assert predicted > 0.12, "there and back between the sites"
+    assert predicted > 0.4, "the latency between the sites is most of it"
     assert 0.8 <= steps[len(steps) // 2] / predicted <= 1.25
 
 
