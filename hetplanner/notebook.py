@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from hetplanner.planners.comparison import Comparison
     from hetplanner.planners.interface import Budget, SearchEvent, SearchResult
     from hetplanner.planners.step_time.pareto import ParetoEvent, ParetoFront
+    from hetplanner.profiles.model import Profile
     from hetplanner.runs.run import Run
     from hetplanner.ui.notebook.cell_views import RunCell
     from hetplanner.ui.notebook.draw_cell import Drawing
     from hetplanner.ui.notebook.framed import Dashboard, JupyterDashboard
+    from hetplanner.workload.workload import Workload
 
 POLL_S = 0.2
 """Between two looks at a run that is waited for."""
@@ -316,6 +318,34 @@ def calibrate(
     return calibrate_table(steps, fit=fit)
 
 
+def profile(
+    workload: Workload,
+    micro_batches: Sequence[int] | None = None,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    kind: str | None = None,
+) -> Profile:
+    """Measures the seconds and memory of a workload's layers on a device of this host; `hp.plots.profile` draws it.
+
+    Plan with it: `problem.replace(profile=…)`.
+
+    Args:
+        workload: what is measured.
+        micro_batches: sizes; the workload's own if not given.
+        device: cpu, cuda, cuda:N or auto.
+        threads: of a processor; all cores if not given.
+        kind: what clusters call the device; the catalog's name of what is found if not given.
+
+    Raises:
+        InvalidInput, RunError: see `hetplanner.profiles.measuring`.
+    """
+    from hetplanner.profiles.measuring import measured_profile
+
+    sizes = (workload.micro_batch,) if micro_batches is None else micro_batches
+    return measured_profile(workload, sizes, device=device, threads=threads, kind=kind, on_layer=_layer_in_terminal)
+
+
 def watch(run: Run, *, timeout_s: float = 600.0, live: bool | None = None) -> dict[str, Any]:
     """Follows a run to its end, showing it in a notebook's cell; returns its summary.
 
@@ -411,6 +441,12 @@ def _line_in_terminal(event: SearchEvent) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{event.phase}: best {event.best:.5g}, {event.evaluations:,} plans, {event.seconds:.1f} s ")
         sys.stderr.flush()
+
+
+def _layer_in_terminal(done: int, total: int, words: str) -> bool:
+    if sys.stderr.isatty():
+        print(f"\r{done} of {total} layers: {words:60}", end="\n" if done == total else "", file=sys.stderr)
+    return True
 
 
 def _front_in_terminal(event: ParetoEvent) -> None:

@@ -200,6 +200,12 @@ def _check(steps: Sequence[MeasuredStep], fit: Sequence[str]) -> None:
         if not (math.isfinite(step.seconds) and step.seconds > 0):
             raise InvalidInput(f"table: {step.label}: seconds must be above 0 and finite, got {step.seconds}")
     _check_alike(steps, fit)
+    profiled = [step.label for step in steps if step.plan.problem.profile is not None]
+    if "efficiency" in fit and profiled:
+        raise InvalidInput(
+            f"table: {profiled[0]}: its plan has a profile, which goes before the devices' efficiency; fit others"
+            " (--fit message,overlap,latency,bandwidth), or plan without the profile"
+        )
 
 
 def _check_alike(steps: Sequence[MeasuredStep], fit: Sequence[str]) -> None:

@@ -65,6 +65,8 @@ def calibrate_trace(trace: Trace, plan: Plan, *, when: str | None = None) -> Cal
         InvalidInput: if the trace is empty or of another plan.
     """
     seen = observe_trace(trace, plan)
+    if plan.problem.profile is not None:  # what is fitted are the rates that it goes before
+        plan = plan.replace(problem=plan.problem.replace(profile=None))
     model = CostModel.of(plan.problem)
     kinds, tables = fit_kinds(plan, seen, model.tables)
     durations = durations_of(plan, tables)

@@ -6,6 +6,7 @@ from typing import Any
 import typer
 
 from hetplanner.cli import cluster, model, services
+from hetplanner.cli import profile as profiling
 from hetplanner.cli.planning import calibrate as calibrating
 from hetplanner.cli.planning import compare as comparing
 from hetplanner.cli.planning import pareto as fronts
@@ -38,6 +39,7 @@ app.command("rehearse")(rehearsing.rehearse)
 app.command("train")(training.train)
 app.add_typer(runs.app, name="runs")
 app.add_typer(peers.app, name="peer")
+app.command("profile")(profiling.profile)
 app.command("calibrate")(calibrating.calibrate)
 app.command("kernels")(services.kernels)
 app.command("agent")(services.agent)

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -51,6 +52,14 @@ Fragments = Annotated[
     int,
     typer.Option(help="With local steps: pieces of the weights that are averaged in turn (Streaming DiLoCo)."),
 ]
+Profiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--profile",
+        metavar="FILE",
+        help="Measured seconds of the model's layers (hetplanner profile), instead of the devices' rates; repeatable.",
+    ),
+]
 Exclude = Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")]
 Pin = Annotated[str, typer.Option(help="Devices and the stage each must serve, such as d3=0,d4=1.")]
 
@@ -79,10 +88,12 @@ def load_problem(
     optimizer: Optimizer = None,
     adapters: AdapterOption = None,
     freeze_layers: FreezeLayers = None,
+    profiles: Profiles = None,
 ) -> "Problem":
     """The problem of the options given; what is not given is free. Raises InvalidInput."""
     from hetplanner.cluster.formats.cluster_files import load_cluster
     from hetplanner.plan.problem import Problem
+    from hetplanner.profiles.files import load_profiles
     from hetplanner.schema import checked
 
     workload = chosen_workload(
@@ -112,6 +123,8 @@ def load_problem(
     }
     given = {name: value for name, value in constraints.items() if value not in (None, (), {})}
     data = {"cluster": load_cluster(cluster), "workload": workload, "objective": objective, "constraints": given}
+    if profiles:
+        data["profile"] = load_profiles(profiles)
     return checked(Problem, data, "plan")
 
 

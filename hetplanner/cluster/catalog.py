@@ -141,6 +141,12 @@ def find_kind(name: str) -> DeviceKind | None:
     return _catalog().get(_key(name))
 
 
+def plain_kind(name: str) -> str:
+    """A kind's name in the catalog, whichever alias it is called by; one that it doesn't know stays as it is."""
+    found = find_kind(name)
+    return name if found is None else found.name
+
+
 def is_processor(kind: str) -> bool:
     """Whether a device kind of the catalogue is a processor; a kind that it doesn't know is none."""
     found = find_kind(kind)

@@ -5,13 +5,14 @@ Legend of array suffixes: D devices in file order.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.cluster.catalog import resolve_device
+from hetplanner.cluster.catalog import plain_kind, resolve_device
 from hetplanner.cluster.model import Cluster, DType
 
 FloatArray = NDArray[np.float64]
@@ -26,15 +27,21 @@ class DeviceTable:
     memory_bytes_D: FloatArray
     memory_bandwidth_bytes_per_s_D: FloatArray
     price_usd_per_s_D: FloatArray
+    update_s_per_weight_D: FloatArray
+    """Seconds of the optimizer's step for each trained weight."""
     class_D: IntArray
+    kind_D: tuple[str, ...]
+    """Names in the catalog; of a kind that it doesn't know the cluster file's."""
 
     @staticmethod
-    def of(cluster: Cluster, dtype: DType) -> DeviceTable:
+    def of(cluster: Cluster, dtype: DType, update_bytes: float, profiled: Collection[str] = ()) -> DeviceTable:
         """Resolves every device of a cluster.
 
         Args:
             cluster: the cluster.
             dtype: number format of the training arithmetic, which picks the peak rate.
+            update_bytes: that the optimizer reads and writes for each trained weight.
+            profiled: kinds that are told apart whatever their numbers, as a profile has their seconds.
 
         Returns:
             Rates already times the efficiency, memory already less the reserve; an unknown price is NaN.
@@ -42,9 +49,10 @@ class DeviceTable:
         Raises:
             InvalidInput: if neither the file nor the catalog knows a number.
         """
-        rows = []
+        rows, names = [], []
         for device in cluster.devices:
             spec = resolve_device(device)
+            names.append(plain_kind(device.kind))
             rows.append(
                 (
                     spec.flops_per_s(dtype) * spec.efficiency,
@@ -55,9 +63,13 @@ class DeviceTable:
             )
         table = np.array(rows, dtype=np.float64)
         known = np.nan_to_num(table, nan=-1.0)
+        if profiled:
+            own = {name: k + 1 for k, name in enumerate(sorted(profiled))}
+            known = np.column_stack((known, [own.get(name, 0) for name in names]))
         _, class_D = np.unique(known, axis=0, return_inverse=True)
         rate, memory, bandwidth, price = (np.ascontiguousarray(column) for column in table.T)
-        return DeviceTable(rate, memory, bandwidth, price, class_D.reshape(-1))
+        update_s = update_bytes / bandwidth
+        return DeviceTable(rate, memory, bandwidth, price, update_s, class_D.reshape(-1), tuple(names))
 
     def scaled(self, rate_D: FloatArray, memory_D: FloatArray) -> DeviceTable:
         """The same devices with each one's arithmetic rate and memory bandwidth times a factor."""
@@ -67,6 +79,7 @@ class DeviceTable:
             self,
             rate_flops_per_s_D=self.rate_flops_per_s_D * rate_D,
             memory_bandwidth_bytes_per_s_D=self.memory_bandwidth_bytes_per_s_D * memory_D,
+            update_s_per_weight_D=self.update_s_per_weight_D / memory_D,
             class_D=class_D.reshape(-1),
         )
 

@@ -1,4 +1,4 @@
-"""Seconds that a plan's ranks compute, from the catalog; a profile of the runtime takes the same form.
+"""Seconds that a plan's ranks compute, from profile, cluster or catalog; those measured in a run take the same form.
 
     forward, backward    sums over the stage's ops (`CostTables`); recomputing adds a forward to the backward
     optimizer            trained weights x 28 bytes / memory bandwidth: AdamW reads and writes its state once
@@ -33,7 +33,7 @@ REDUCE_PASSES = 3
 
 
 def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
-    """Durations of a plan's ranks by the catalog's rates.
+    """Durations of a plan's ranks by the problem's profile, else by the rates of the cluster file or the catalog.
 
     Args:
         plan: the plan.
@@ -68,7 +68,7 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
     return Durations(
         forward_s_C=forward,
         backward_s_C=backward + np.where(recompute_S[stage_C], forward, 0.0),
-        optimizer_s_N=held_N * tables.optimizer_traffic_bytes / memory_N,
+        optimizer_s_N=held_N * tables.devices.update_s_per_weight_D[device_N],
         encode_s_N=encode_s_N,
         decode_s_N=decode_s_N,
         reduce_s_N=shared_N * GRADIENT_ELEMENT_BYTES / memory_N,

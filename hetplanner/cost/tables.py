@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hetplanner.cost.cuts import choose_cuts
 from hetplanner.cost.devices import DeviceTable
+from hetplanner.cost.profiled import ProfiledKinds
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reducers.program import ELEMENT_BYTES, POSTED_REDUCTIONS
 from hetplanner.workload.fine_tuning import adapted_layers
@@ -52,17 +54,38 @@ class CostTables:
     @cached_property
     def devices(self) -> DeviceTable:
         """Resolved numbers of every device of the cluster."""
-        return DeviceTable.of(self.problem.cluster, self.problem.workload.dtype)
+        workload = self.problem.workload
+        table = DeviceTable.of(
+            self.problem.cluster, workload.dtype, TRAFFIC_BYTES[workload.optimizer], self.profiled.kinds
+        )
+        return self.profiled.devices(table, float(self.flops_O[-1]))
+
+    @cached_property
+    def profiled(self) -> ProfiledKinds:
+        """What the problem's profile says; it goes before the devices' rates."""
+        return ProfiledKinds(self.problem)
 
     @cached_property
     def forward_s_CO(self) -> FloatArray:
         """Forward seconds of one micro-batch through the ops before each boundary, by device class."""
-        return self._prefix_seconds(self._forward_flops, np.ones(self.num_ops))
+        return self._prefix_seconds("forward", self._forward_flops, np.ones(self.num_ops))
 
     @cached_property
     def backward_s_CO(self) -> FloatArray:
         """Backward seconds, without recomputation."""
-        return self._prefix_seconds(self._backward_flops, 1.0 + self._trained_share_o)
+        return self._prefix_seconds("backward", self._backward_flops, 1.0 + self._trained_share_o)
+
+    @cached_property
+    def fastest_flops_per_s_D(self) -> FloatArray:
+        """The most FLOP/s that a device reaches in any operator."""
+        if not self.profiled.kinds:
+            return self.devices.rate_flops_per_s_D
+        flops_o = np.diff(self.flops_O)
+        seconds_Co = np.diff(self.forward_s_CO + self.backward_s_CO, axis=1)
+        busy_o = flops_o > 0
+        # What takes no measured time is no reason to call a device infinitely fast: its FLOPs count at the next rate.
+        rate_Co = np.divide(flops_o, seconds_Co, out=np.full_like(seconds_Co, np.inf), where=seconds_Co > 0)
+        return np.asarray(rate_Co[:, busy_o].max(axis=1)[self.devices.class_D])
 
     def has_backward(self, end: int) -> bool:
         """Whether a stage that ends there has one: of its ops, or of those in front, some have trained weights."""
@@ -76,7 +99,9 @@ class CostTables:
     @cached_property
     def activation_bytes_O(self) -> FloatArray:
         """Bytes kept from forward to backward by one micro-batch before each boundary."""
-        return _prefix(self._per_op("activation_bytes") * self.problem.workload.micro_batch)
+        kept_o = self._per_op("activation_bytes") * self.problem.workload.micro_batch
+        kept_L = self.profiled.kept_L
+        return _prefix(kept_o if kept_L is None else self.profiled.spread(kept_L, kept_o))
 
     @cached_property
     def boundary_bytes_O(self) -> FloatArray:
@@ -161,11 +186,6 @@ class CostTables:
     def shardable_bytes_per_trained(self) -> float:
         """Of each trained weight what optimizer sharding divides among replicas: its float32 value, the least state."""
         return FLOAT_BYTES + float(self._kept_bytes_o[self._per_op("trained") > 0].min(initial=np.inf))
-
-    @property
-    def optimizer_traffic_bytes(self) -> int:
-        """Bytes that one step of the optimizer reads and writes for each trained weight."""
-        return TRAFFIC_BYTES[self.problem.workload.optimizer]
 
     @cached_property
     def _peak_o(self) -> FloatArray:
@@ -366,13 +386,14 @@ class CostTables:
     def _per_op(self, field: str) -> FloatArray:
         return np.array([getattr(op, field) for op in self.problem.workload.graph.ops], dtype=np.float64)
 
-    def _prefix_seconds(self, flops: FloatArray, passes: FloatArray) -> FloatArray:
+    def _prefix_seconds(self, way: Literal["forward", "backward"], flops: FloatArray, passes: FloatArray) -> FloatArray:
         """An op takes the longer of its arithmetic and its memory traffic, for one micro-batch:
 
             max( FLOPs / (peak x efficiency),  passes x (weights + kept activations + output) / memory bandwidth )
 
         The second bounds small and elementwise ops. A backward makes two passes: gradients of inputs and of weights;
-        over frozen weights one.
+        over frozen weights one. Of a kind with a profile a layer takes what was measured; this divides it among its
+        operators.
 
         Source: roofline model (Williams, Waterman, Patterson 2009), traffic counted as if nothing stayed in caches
         between ops (ours); FLOPs by :mod:`hetplanner.workload.transformer`.
@@ -384,7 +405,11 @@ class CostTables:
         for device in self.devices.first_of_class:
             arithmetic = flops / self.devices.rate_flops_per_s_D[device]
             memory = np.where(flops > 0, passes * traffic / self.devices.memory_bandwidth_bytes_per_s_D[device], 0.0)
-            rows.append(_prefix(np.maximum(arithmetic, memory)))
+            seconds = np.maximum(arithmetic, memory)
+            kind = self.devices.kind_D[device]
+            if kind in self.profiled.kinds:
+                seconds = self.profiled.spread(self.profiled.of_layers(kind, way), seconds)
+            rows.append(_prefix(seconds))
         return np.array(rows)
 
 

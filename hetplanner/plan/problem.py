@@ -10,6 +10,8 @@ from hetplanner.cluster.model import Cluster, nearest_names
 from hetplanner.cluster.parts import name_parts, parts_of
 from hetplanner.codecs.spec import DEFAULT_MAX_RATIO, AllowedCodec
 from hetplanner.plan.reducers.names import REDUCER_NAMES, ReducerName
+from hetplanner.profiles.match import check_profile
+from hetplanner.profiles.model import Profile
 from hetplanner.schema import Name, Noun, Text
 from hetplanner.workload.workload import Workload
 
@@ -58,13 +60,20 @@ class Constraints(Noun):
 
 
 class Problem(Noun):
-    """One planning task. `rehearsal_of` names the larger problem this one rehearses on one machine."""
+    """One planning task.
+
+    Attributes:
+        rehearsal_of: names the larger problem this one rehearses on one machine.
+        profile: measured seconds of the workload's layers; kinds of devices that it has no rows of compute at the rate
+            of the cluster file or the catalog.
+    """
 
     cluster: Cluster
     workload: Workload
     objective: Objective = "step-time"
     constraints: Constraints = Constraints()
     rehearsal_of: Text | None = None
+    profile: Annotated[Profile | None, Field(exclude_if=lambda value: value is None)] = None
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:
@@ -99,6 +108,12 @@ class Problem(Noun):
                     f"constraints.pinned: {count} devices are pinned to stage {stage}, which has {wanted.replicas}"
                     " replicas; pin fewer or allow more replicas"
                 )
+
+    @model_validator(mode="after")
+    def _profile_is_of_the_workload(self) -> Self:
+        if self.profile is not None:
+            check_profile(self.profile, self.workload)
+        return self
 
     @model_validator(mode="after")
     def _usable_devices_are_connected(self) -> Self:

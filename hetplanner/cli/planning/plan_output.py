@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,7 @@ def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
     """What `plan --json` prints."""
     from hetplanner.cluster.egress import egress_rows
     from hetplanner.cost.advice.reductions import advise_reductions
+    from hetplanner.cost.sources import compute_sources
     from hetplanner.plan.files.plan_files import plan_to_data
 
     estimate = result.plan.estimate
@@ -66,6 +68,7 @@ def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
         "dollars": dict(_dollars(result.plan)),
         "terms": estimate.terms,
         "bottleneck": estimate.bottleneck.model_dump(),
+        "compute_sources": [asdict(source) for source in compute_sources(result.plan.problem)],
         "notes": estimate.notes,
         "advice": advise_reductions(result.plan),
         "objective": result.plan.problem.objective,
@@ -86,6 +89,7 @@ def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
 def print_plan(plan: Plan, result: SearchResult) -> None:
     """A plan and its estimate for a person."""
     from hetplanner.cost.advice.reductions import advise_reductions
+    from hetplanner.cost.sources import compute_sources
 
     estimate = plan.estimate
     assert estimate is not None
@@ -112,6 +116,7 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
             f" (data parallel {cost.data_parallel_s:.5f}, pipeline {cost.pipeline_s:.5f})"
         )
     console.print(f"bottleneck: {estimate.bottleneck.text}")
+    console.print(f"compute seconds from {'; '.join(map(str, compute_sources(plan.problem)))}")
     advice = advise_reductions(plan)
     for note in (*estimate.notes, *([advice] if advice else [])):
         console.print(note)

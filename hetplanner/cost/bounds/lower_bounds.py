@@ -121,7 +121,7 @@ class _Bounds:
         if stages >= len(self.edges_K) or stages > len(self.usable):
             return 0.0
         micro_batches = self.tables.problem.workload.num_micro_batches
-        rate_D = self.tables.devices.rate_flops_per_s_D[self.usable]
+        rate_D = self.tables.fastest_flops_per_s_D[self.usable]
         compute_s = float(self.compute_K[-1])
         per_turn_s = max(float(self.tables.flops_O[-1]) / float(rate_D.sum()), compute_s / float(self.speed_D.sum()))
         most = len(self.usable) - stages + 1
@@ -157,11 +157,10 @@ class _Bounds:
         return cache(self._slowest_optimizer_s)
 
     def _slowest_optimizer_s(self, stages: int) -> float:
-        """The stage with the most trained weights on the device with the fastest memory."""
+        """The stage with the most trained weights on the device whose optimizer is fastest."""
         held_KK = self.own_trained_K[None, :] - self.own_trained_K[:, None]
         trained = max(_least_maximum(held_KK, stages), self.tables.problem.workload.graph.num_trained / stages)
-        memory = self.tables.devices.memory_bandwidth_bytes_per_s_D[self.usable]
-        return trained * self.tables.optimizer_traffic_bytes / float(memory.max())
+        return trained * float(self.tables.devices.update_s_per_weight_D[self.usable].min())
 
     def _more_s(self, stages: int, replicas: int) -> float:
         """What the busiest device computes beyond its first micro-batch."""
@@ -184,8 +183,8 @@ class _Bounds:
 
     @cached_property
     def rate_D(self) -> FloatArray:
-        """FLOP/s of the usable devices, fastest first."""
-        return np.asarray(np.sort(self.tables.devices.rate_flops_per_s_D[self.usable])[::-1])
+        """Greatest FLOP/s of the usable devices, fastest first."""
+        return np.asarray(np.sort(self.tables.fastest_flops_per_s_D[self.usable])[::-1])
 
     @cached_property
     def usable(self) -> IntArray:

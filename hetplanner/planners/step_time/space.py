@@ -261,7 +261,7 @@ class StepSpaces:
         return {
             "class_D": tables.devices.class_D[devices].astype(np.int64),
             "memory_D": tables.devices.memory_bytes_D[devices],
-            "optimizer_rate_D": tables.optimizer_traffic_bytes / memory_rate,
+            "optimizer_rate_D": tables.devices.update_s_per_weight_D[devices],
             "add_rate_D": GRADIENT_ELEMENT_BYTES * (REDUCE_PASSES + best_reduction(problem)[1]) / memory_rate,
             "reduce_share": 1.0 / problem.constraints.max_local_steps,
             "latency_DD": np.ascontiguousarray(links.latency_s_DD[grid]),

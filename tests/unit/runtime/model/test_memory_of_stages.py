@@ -9,6 +9,7 @@ import torch
 from hetplanner.cost.tables import CostTables
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.measure.live_bytes import LiveBytes
 from hetplanner.runtime.model.build import Batch, StageModel
 from hetplanner.runtime.model.stage import StageRunner
 from hetplanner.runtime.rng import RngKey
@@ -16,7 +17,6 @@ from hetplanner.runtime.train.optimizers import StageOptimizer
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 from tests.support.plans import factories
-from tests.support.training.live_bytes import LiveBytes
 
 TOO_MUCH, TOO_LITTLE = 1.08, 0.97
 

@@ -1,0 +1,154 @@
+"""hetplanner profile: measure a model's layers on a device of this host, or read what another tool measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hetplanner.cli.model import (
+    AdapterOption,
+    BoundaryLayers,
+    FreezeLayers,
+    Layers,
+    ModelCode,
+    Optimizer,
+    OptionalModel,
+    Precision,
+    SeqLen,
+    SharedLayers,
+    chosen_workload,
+)
+from hetplanner.cli.output import AsJson, bold, console, notices, print_json, progress_line, table
+from hetplanner.errors import InvalidInput
+from hetplanner.units import short_bytes, short_seconds
+
+if TYPE_CHECKING:
+    from hetplanner.profiles.model import Profile
+    from hetplanner.workload.workload import Workload
+
+_RIGHT = ("micro-batch", "degree", "forward", "backward", "update", "kept")
+
+
+def profile(
+    model: OptionalModel = None,
+    model_code: ModelCode = None,
+    micro_batches: Annotated[
+        str | None,
+        typer.Option("--micro-batch", help="Sizes to measure, such as 1,2,4; the model's if not given."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: Annotated[int | None, typer.Option(help="Of a processor; all cores if not given.", min=1)] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="What clusters call the device; what the catalog calls it if not given.")
+    ] = None,
+    imported: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--import", metavar="FILE", help="Read another tool's measurements (CSV, Sailor, Metis, AMP); repeatable."
+        ),
+    ] = None,
+    layers: Layers = None,
+    seq_len: SeqLen = None,
+    dtype: Precision = None,
+    boundary_layers: BoundaryLayers = None,
+    shared_layers: SharedLayers = None,
+    optimizer: Optimizer = None,
+    adapters: AdapterOption = None,
+    freeze_layers: FreezeLayers = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write the profile file here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure seconds and memory of MODEL's layers on a device of this host; plan with it: plan --profile FILE."""
+    from hetplanner.profiles.files import profile_to_data, save_profile
+    from hetplanner.profiles.imports.registry import import_profile
+    from hetplanner.schema import check_writable
+
+    if out is not None:
+        check_writable(out)
+    workload = chosen_workload(
+        model,
+        model_code,
+        micro_batch=None,
+        global_batch=None,
+        layers=layers,
+        seq_len=seq_len,
+        dtype=dtype,
+        boundary_layers=boundary_layers,
+        shared_layers=shared_layers,
+        optimizer=optimizer,
+        adapters=adapters,
+        freeze_layers=freeze_layers,
+    )
+    if imported and (micro_batches is not None or threads is not None or device != "auto"):
+        raise InvalidInput("--import: reads what was measured elsewhere; leave --micro-batch, --device, --threads out")
+    if imported:
+        found, is_whole = import_profile(imported, workload, kind), True
+    else:
+        found, is_whole = _measured(workload, _sizes(micro_batches, workload), device, threads, kind)
+    if out is not None:
+        save_profile(found, out)
+    if as_json:
+        print_json(profile_to_data(found) | {"file": str(out) if out else None})
+    else:
+        _print(found, out)
+    if not is_whole:
+        notices.print("interrupted; the micro-batches that were measured whole are kept")
+        raise KeyboardInterrupt
+
+
+def _sizes(text: str | None, workload: Workload) -> tuple[int, ...]:
+    if text is None:
+        return (workload.micro_batch,)
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part[:9]) > 0 and len(part) < 8 for part in parts):
+        raise InvalidInput(f"--micro-batch: must be whole numbers from 1, comma-separated, got {text!r:.60}")
+    return tuple(int(part) for part in parts)
+
+
+def _measured(
+    workload: Workload, sizes: tuple[int, ...], device: str, threads: int | None, kind: str | None
+) -> tuple[Profile, bool]:
+    from hetplanner.profiles.measuring import measured_profile
+
+    is_whole = True
+    with progress_line("loading torch") as (show, stopped):
+
+        def tell(done: int, total: int, words: str) -> bool:
+            nonlocal is_whole
+            show(description=words, completed=done, total=total)
+            is_whole = is_whole and not stopped()
+            return is_whole
+
+        found = measured_profile(workload, sizes, device=device, threads=threads, kind=kind, on_layer=tell)
+    return found, is_whole
+
+
+def _print(found: Profile, out: Path | None) -> None:
+    console.print(bold(found.name), f" {found.dtype}, {found.seq_len} tokens; {found.source}")
+    with_degree = any(row.degree > 1 for row in found.rows)
+    columns = [name for name in ("kind", "layer", *_RIGHT) if name != "degree" or with_degree]
+    rows = table("Layers, of one micro-batch", *columns, right=_RIGHT)
+    counts: dict[str, int] = {}
+    for run in found.layers:
+        counts[run.name] = counts.get(run.name, 0) + run.times
+    for row in found.rows:
+        times = f" × {counts[row.layer]}" if counts[row.layer] > 1 else ""
+        rows.add_row(
+            row.kind,
+            row.layer + times,
+            str(row.micro_batch),
+            *((str(row.degree),) if with_degree else ()),
+            short_seconds(row.forward),
+            short_seconds(row.backward),
+            "" if row.update is None else short_seconds(row.update),
+            "" if row.kept is None else short_bytes(row.kept),
+        )
+    console.print(rows)
+    for kind, degree, size in found.costs:
+        whole = short_seconds(found.model_seconds(kind, degree, size))
+        more = f", degree {degree}" if degree > 1 else ""
+        console.print(f"{kind}, micro-batch {size}{more}: {whole} through the model and back")
+    if out is not None:
+        console.print(f"profile written to {out}; plan with it: hetplanner plan CLUSTER MODEL --profile {out}")

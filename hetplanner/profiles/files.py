@@ -1,0 +1,93 @@
+"""Profile files: `hetplanner/profile@1`, JSON with unit strings; several become one."""
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from hetplanner.errors import InvalidInput
+from hetplanner.profiles.model import Profile
+from hetplanner.reading import note, reader
+from hetplanner.schema import check_format, checked, one_line, parse_json, read_text, write_text
+
+PROFILE_VERSION = 1
+
+
+@reader("profile file", at="place")
+def profile_from_json(text: str | bytes, place: str = "profile") -> Profile:
+    """A profile from the text of a profile file. Raises InvalidInput naming the field inside `place`."""
+    data = check_format(parse_json(text, place), "profile", PROFILE_VERSION, place)
+    return checked(Profile, data, place, from_file=True)
+
+
+@reader("profile file", at="path")
+def load_profile(path: str | os.PathLike[str]) -> Profile:
+    """A profile from a file. Raises InvalidInput."""
+    return profile_from_json(read_text(path), one_line(Path(path).name))
+
+
+def load_profiles(paths: Sequence[str | os.PathLike[str]]) -> Profile:
+    """One profile from several files of the same model; a torch of another version than here is noted.
+
+    Raises:
+        InvalidInput: one cannot be read, or they are of unlike models.
+    """
+    profile = merge_profiles([load_profile(path) for path in paths])
+    if profile.torch is not None:
+        with suppress(PackageNotFoundError):
+            here = version("torch").split("+")[0]
+            if here.split(".")[:2] != profile.torch.split(".")[:2]:
+                note(
+                    f"profile {profile.name!r:.60}: was measured with torch {profile.torch}, here is {here};"
+                    " its seconds may differ, profile the model anew to be sure"
+                )
+    return profile
+
+
+def profile_to_data(profile: Profile) -> dict[str, Any]:
+    """The profile file's content as plain data."""
+    return {"format": f"hetplanner/profile@{PROFILE_VERSION}"} | profile.model_dump(mode="json", exclude_none=True)
+
+
+def profile_to_json(profile: Profile) -> str:
+    """The profile file's content: one row a line."""
+    data = profile_to_data(profile)
+    rows = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in data.pop("rows"))
+    head = json.dumps(data, indent=1, ensure_ascii=False).removesuffix("\n}")
+    return f'{head},\n "rows": [\n  {rows}\n ]\n}}\n'
+
+
+def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
+    """Writes a profile file. Raises InvalidInput if the path cannot be written."""
+    write_text(path, profile_to_json(profile))
+
+
+def merge_profiles(profiles: Sequence[Profile]) -> Profile:
+    """One profile with the rows of several of the same model, such as one for each kind of device.
+
+    Raises:
+        InvalidInput: if they are of unlike models or formats, or two have the same row.
+    """
+    first, *others = profiles
+    rows, sources = list(first.rows), [first.source]
+    for other in others:
+        for name in ("num_params", "num_trained", "seq_len", "dtype", "optimizer", "layers"):
+            if getattr(other, name) != getattr(first, name):
+                raise InvalidInput(
+                    f"profiles {first.name!r:.60} and {other.name!r:.60}: must be of one model; {name} is"
+                    f" {getattr(first, name)!s:.60} and {getattr(other, name)!s:.60}"
+                )
+        rows += other.rows
+        sources.append(other.source)
+    if not others:
+        return first
+    versions = {profile.torch for profile in profiles}
+    return first.replace(
+        name=" + ".join(dict.fromkeys(profile.name for profile in profiles))[:120].strip(),
+        rows=tuple(rows),
+        source="; ".join(dict.fromkeys(filter(None, sources)))[:4000],
+        torch=versions.pop() if len(versions) == 1 else None,
+    )

@@ -1,0 +1,149 @@
+"""The formats of other tools' profiles, and a profile from their files."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from hetplanner.cluster.catalog import plain_kind
+from hetplanner.errors import InvalidInput
+from hetplanner.profiles.imports.amp import AMP
+from hetplanner.profiles.imports.csv_table import CSV
+from hetplanner.profiles.imports.interface import MAX_FILES, Cell, Named, ProfileFormat
+from hetplanner.profiles.imports.metis import METIS
+from hetplanner.profiles.imports.sailor import SAILOR
+from hetplanner.profiles.layers import layer_runs
+from hetplanner.profiles.match import check_profile
+from hetplanner.profiles.model import LayerCost, LayerRun, Profile
+from hetplanner.schema import checked, one_line, read_text
+from hetplanner.workload.workload import Workload
+
+FORMATS = MappingProxyType({format.name: format for format in (CSV, SAILOR, METIS, AMP)})
+
+
+def import_profile(paths: Sequence[str | os.PathLike[str]], workload: Workload, kind: str | None = None) -> Profile:
+    """A profile from the files of another tool. Raises InvalidInput."""
+    return imported_profile([Named(one_line(Path(path).name), read_text(path)) for path in paths], workload, kind)
+
+
+def imported_profile(files: Sequence[Named], workload: Workload, kind: str | None = None) -> Profile:
+    """A profile from the content of another tool's files, all of one format.
+
+    Args:
+        files: at least one.
+        workload: the model that was measured, in its number format and with its sequence length.
+        kind: of the devices, where the files do not say it.
+
+    Raises:
+        InvalidInput: naming the file and the place.
+    """
+    if not 1 <= len(files) <= MAX_FILES:
+        raise InvalidInput(f"profile: must be 1 to {MAX_FILES} files, got {len(files)}")
+    format = _format_of(files)
+    runs = layer_runs(workload)
+    rows: list[LayerCost] = []
+    for cell in format.read(files):
+        rows += _rows(cell, runs, workload, kind, files[0].name)
+    named = files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more"
+    profile = checked(
+        Profile,
+        {
+            "name": f"{workload.name} from {named}"[:120],
+            "model": workload.name,
+            "num_params": workload.graph.num_params,
+            "num_trained": workload.graph.num_trained,
+            "seq_len": workload.seq_len,
+            "dtype": workload.dtype,
+            "optimizer": workload.optimizer,
+            "layers": runs,
+            "rows": rows,
+            "source": f"imported from {named} ({format.name})",
+        },
+        named,
+    )
+    try:
+        check_profile(profile, workload)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
+    return profile
+
+
+def _format_of(files: Sequence[Named]) -> ProfileFormat:
+    found = []
+    for file in files:
+        format = next((format for format in FORMATS.values() if format.is_of(file)), None)
+        if format is None:
+            known = "; ".join(f"{format.name}: {format.summary}" for format in FORMATS.values())
+            raise InvalidInput(f"{file.name}: is of no known format of profiles ({known})")
+        found.append(format)
+    if len({format.name for format in found}) > 1:
+        raise InvalidInput(
+            f"{files[0].name} is of {found[0].name}, another file of {found[1].name}; give files of one format"
+        )
+    return found[0]
+
+
+def _rows(cell: Cell, runs: Sequence[LayerRun], workload: Workload, kind: str | None, place: str) -> list[LayerCost]:
+    """A cell as rows of the distinct layers; equal layers have the mean of theirs."""
+    named = kind or cell.kind
+    if not named:
+        raise InvalidInput(f"{place}: does not say what kind of device was measured; give it (--kind GH200)")
+    if kind and cell.kind and plain_kind(kind) != plain_kind(cell.kind):
+        raise InvalidInput(f"{place}: is of {cell.kind!r:.60}, not of {kind!r:.60}; leave --kind out")
+    where = f"{place}: {named} at micro-batch {cell.micro_batch}, degree {cell.degree}"
+    members = _members(cell, runs, workload, where)
+    rows = []
+    for name, places in members.items():
+        mean = [_mean([cell.layers[i][part] for i in places]) for part in range(3)]
+        kept = _mean([cell.kept[i] for i in places]) if cell.kept else None
+        rows.append(
+            checked(
+                LayerCost,
+                {
+                    "kind": plain_kind(named),
+                    "layer": name,
+                    "micro_batch": cell.micro_batch,
+                    "degree": cell.degree,
+                    "forward": mean[0],
+                    "backward": mean[1],
+                    "update": mean[2],
+                    "kept": kept,
+                },
+                f"{where}, layer {name}",
+            )
+        )
+    return rows
+
+
+def _members(cell: Cell, runs: Sequence[LayerRun], workload: Workload, where: str) -> dict[str, list[int]]:
+    """By distinct layer of the model: which of the cell's layers it is."""
+    if cell.names is not None:
+        known = {run.name for run in runs}
+        wrong = [name for name in cell.names if name not in known]
+        missing = sorted(known - set(cell.names))
+        if wrong or missing:
+            what = f"unknown layer {wrong[0]!r:.60}" if wrong else f"layer {missing[0]!r:.60} is missing"
+            raise InvalidInput(f"{where}: {what}; {workload.name} has {', '.join(sorted(known)[:8])}")
+        return {name: [i] for i, name in enumerate(cell.names)}
+    count = sum(run.times for run in runs)
+    if len(cell.layers) != count:
+        raise InvalidInput(
+            f"{where}: has {len(cell.layers)} layers, {workload.name} has {count} with embedding and head;"
+            f" give the model that was measured{_layers_hint(workload, len(cell.layers) - count)}"
+        )
+    found: dict[str, list[int]] = {}
+    first = 0
+    for run in runs:
+        found.setdefault(run.name, []).extend(range(first, first + run.times))
+        first += run.times
+    return found
+
+
+def _layers_hint(workload: Workload, more: int) -> str:
+    layers = workload.graph.num_layers + more
+    return f" (--layers {layers})" if workload.transformer is not None and layers > 0 else ""
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None

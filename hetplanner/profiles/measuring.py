@@ -1,0 +1,183 @@
+"""Measures a profile on a device of this host, in a process of its own: the caller loads no torch."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from hetplanner.errors import InvalidInput, RunError
+from hetplanner.profiles.layers import layer_runs
+from hetplanner.profiles.match import check_profile
+from hetplanner.profiles.model import LayerCost, Profile
+from hetplanner.schema import checked, one_line
+from hetplanner.workload.files import workload_to_data
+from hetplanner.workload.workload import Workload
+
+MODULE = "hetplanner.runtime.measure.layer_profile"
+WINDOW_S = 1.0
+"""Of a layer at a micro-batch."""
+LOOK_EVERY_S = 0.2
+
+OnLayer = Callable[[int, int, str], bool]
+"""Takes layers measured so far, all of them, and words about the next; returns whether to go on."""
+
+
+def measured_profile(
+    workload: Workload,
+    micro_batches: Sequence[int],
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    kind: str | None = None,
+    window_s: float = WINDOW_S,
+    on_layer: OnLayer | None = None,
+) -> Profile:
+    """Seconds and kept bytes of every distinct layer of a workload on a device of this host.
+
+    Args:
+        workload: what is profiled; one that can be trained.
+        micro_batches: sizes to measure; of a captured model its own alone.
+        device: cpu, cuda, cuda:N or auto, as for training.
+        threads: of a processor; all cores if not given.
+        kind: what clusters call the device; the catalog's name of what is found if not given.
+        window_s: seconds of measuring for each layer and micro-batch.
+        on_layer: is told of the progress, several times a second; False ends it.
+
+    Returns:
+        The profile; when it was ended, of the micro-batches that were measured whole.
+
+    Raises:
+        InvalidInput: a size that the model does not have, or no such device.
+        RunError: the measuring process failed, or was ended before one micro-batch was whole.
+    """
+    sizes = tuple(dict.fromkeys(micro_batches))
+    _check(workload, sizes, threads)
+    names = tuple(dict.fromkeys(run.name for run in layer_runs(workload)))
+    request = {
+        "workload": workload_to_data(workload),
+        "micro_batches": sizes,
+        "device": device,
+        "threads": threads,
+        "window_s": window_s,
+    }
+    about: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
+    for line in _lines(request, lambda: on_layer is None or on_layer(len(rows), len(sizes) * len(names), _next(rows))):
+        if "error" in line:
+            raise InvalidInput(f"profile: {one_line(str(line['error']))}")
+        if about:
+            rows.append(line)
+        else:
+            about = line
+    whole = [row for row in rows if sum(r["micro_batch"] == row["micro_batch"] for r in rows) == len(names)]
+    if not whole:
+        raise RunError("the profile was ended before a micro-batch was measured whole; nothing is left of it")
+    return _profile(workload, about, whole, kind)
+
+
+def _check(workload: Workload, sizes: Sequence[int], threads: int | None) -> None:
+    if not sizes or min(sizes) < 1:
+        raise InvalidInput(f"micro-batches: must be one or more numbers from 1, got {list(sizes)}")
+    if workload.program is not None and set(sizes) != {workload.micro_batch}:
+        raise InvalidInput(
+            f"micro-batches: a captured model has micro-batches of {workload.micro_batch} alone, got"
+            f" {', '.join(map(str, sizes))}; capture it with others (--micro-batch), and profile each"
+        )
+    if workload.transformer is None and workload.program is None:
+        raise InvalidInput(f"workload {workload.name!r:.60}: has no program to run; capture it from its code")
+    if threads is not None and not 1 <= threads <= 4096:
+        raise InvalidInput(f"threads: must be from 1 to 4096, got {threads}")
+
+
+def _next(rows: Sequence[dict[str, Any]]) -> str:
+    return f"measured {rows[-1]['layer']} at micro-batch {rows[-1]['micro_batch']}" if rows else "loading torch"
+
+
+def _profile(workload: Workload, about: dict[str, Any], rows: list[dict[str, Any]], kind: str | None) -> Profile:
+    graph, named = workload.graph, kind or str(about["kind"])
+    profile = checked(
+        Profile,
+        {
+            "name": f"{workload.name} on {named}"[:120],
+            "model": workload.name,
+            "num_params": graph.num_params,
+            "num_trained": graph.num_trained,
+            "seq_len": workload.seq_len,
+            "dtype": workload.dtype,
+            "optimizer": workload.optimizer,
+            "layers": layer_runs(workload),
+            "rows": [LayerCost(kind=named, **row) for row in rows],
+            "source": f"measured on {about['device']} ({about['with']}), torch {about['torch']},"
+            f" {date.today().isoformat()}",
+            "torch": about["torch"],
+        },
+        "profile",
+    )
+    try:
+        check_profile(profile, workload)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
+    return profile
+
+
+def _lines(request: dict[str, Any], goes_on: Callable[[], bool]) -> Iterator[dict[str, Any]]:
+    """Lines of JSON that the measuring process prints, until it ends or is ended."""
+    with tempfile.TemporaryDirectory(prefix="hetplanner-profile-") as folder:
+        asked = Path(folder, "request.json")
+        asked.write_text(json.dumps(request), encoding="utf-8")
+        with Path(folder, "errors.txt").open("w+b") as errors, _child(asked, errors) as child:
+            assert child.stdout is not None
+            for line in _awaited(child, goes_on):
+                yield json.loads(line)
+            if goes_on() and child.wait() != 0:
+                errors.seek(0)
+                said = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
+                words = said[-1] if said else "no word"
+                raise RunError(f"the measuring process ended with code {child.returncode}: {words:.300}")
+
+
+def _awaited(child: "subprocess.Popen[str]", goes_on: Callable[[], bool]) -> Iterator[str]:
+    """The child's lines as they come; asks several times a second whether to go on."""
+    lines: queue.Queue[str | None] = queue.Queue()
+
+    def follow() -> None:
+        assert child.stdout is not None
+        for line in child.stdout:
+            lines.put(line)
+        lines.put(None)
+
+    threading.Thread(target=follow, daemon=True).start()
+    while goes_on():
+        with suppress(queue.Empty):
+            line = lines.get(timeout=LOOK_EVERY_S)
+            if line is None:
+                return
+            yield line
+
+
+@contextmanager
+def _child(asked: Path, errors: Any) -> "Iterator[subprocess.Popen[str]]":
+    """The measuring process; it is dead at the end."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", MODULE, str(asked)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield child
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
