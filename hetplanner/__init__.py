@@ -66,7 +66,7 @@ _HOMES = {
     "save_profile": "hetplanner.profiles.files",
     "merge_profiles": "hetplanner.profiles.files",
     "import_profile": "hetplanner.profiles.imports.registry",
-    "compute_sources": "hetplanner.cost.sources",
+    "compute_sources": "hetplanner.cost.compute.sources",
     "fit_published": "hetplanner.calibration.dtfm_rows",
     "search": "hetplanner.notebook",
     "baselines": "hetplanner.notebook",

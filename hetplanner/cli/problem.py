@@ -122,10 +122,8 @@ def load_problem(
         "pinned": pins(pin),
     }
     given = {name: value for name, value in constraints.items() if value not in (None, (), {})}
-    data = {"cluster": load_cluster(cluster), "workload": workload, "objective": objective, "constraints": given}
-    if profiles:
-        data["profile"] = load_profiles(profiles)
-    return checked(Problem, data, "plan")
+    known = {"cluster": load_cluster(cluster), "profile": load_profiles(profiles) if profiles else None}
+    return checked(Problem, known | {"workload": workload, "objective": objective, "constraints": given}, "plan")
 
 
 def takes_problem(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -67,32 +67,25 @@ def profile(
 
     if out is not None:
         check_writable(out)
-    workload = chosen_workload(
-        model,
-        model_code,
-        micro_batch=None,
-        global_batch=None,
-        layers=layers,
-        seq_len=seq_len,
-        dtype=dtype,
-        boundary_layers=boundary_layers,
-        shared_layers=shared_layers,
-        optimizer=optimizer,
-        adapters=adapters,
-        freeze_layers=freeze_layers,
-    )
+    changes: dict[str, Any] = {
+        "layers": layers,
+        "seq_len": seq_len,
+        "dtype": dtype,
+        "optimizer": optimizer,
+        "adapters": adapters,
+    }
+    changes |= {"boundary_layers": boundary_layers, "shared_layers": shared_layers, "freeze_layers": freeze_layers}
+    workload = chosen_workload(model, model_code, micro_batch=None, global_batch=None, **changes)
+    is_whole = True
     if imported and (micro_batches is not None or threads is not None or device != "auto"):
-        raise InvalidInput("--import: reads what was measured elsewhere; leave --micro-batch, --device, --threads out")
+        raise InvalidInput("--import: reads what is there; leave --micro-batch, --device and --threads out")
     if imported:
-        found, is_whole = import_profile(imported, workload, kind), True
+        found = import_profile(imported, workload, kind)
     else:
         found, is_whole = _measured(workload, _sizes(micro_batches, workload), device, threads, kind)
     if out is not None:
         save_profile(found, out)
-    if as_json:
-        print_json(profile_to_data(found) | {"file": str(out) if out else None})
-    else:
-        _print(found, out)
+    print_json(profile_to_data(found) | {"file": str(out) if out else None}) if as_json else _print(found, out)
     if not is_whole:
         notices.print("interrupted; the micro-batches that were measured whole are kept")
         raise KeyboardInterrupt

@@ -14,9 +14,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hetplanner.cost.compute.devices import DeviceTable
+from hetplanner.cost.compute.profiled import ProfiledKinds
 from hetplanner.cost.cuts import choose_cuts
-from hetplanner.cost.devices import DeviceTable
-from hetplanner.cost.profiled import ProfiledKinds
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reducers.program import ELEMENT_BYTES, POSTED_REDUCTIONS
 from hetplanner.workload.fine_tuning import adapted_layers

@@ -50,7 +50,7 @@ def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
     """What `plan --json` prints."""
     from hetplanner.cluster.egress import egress_rows
     from hetplanner.cost.advice.reductions import advise_reductions
-    from hetplanner.cost.sources import compute_sources
+    from hetplanner.cost.compute.sources import compute_sources
     from hetplanner.plan.files.plan_files import plan_to_data
 
     estimate = result.plan.estimate
@@ -89,7 +89,7 @@ def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
 def print_plan(plan: Plan, result: SearchResult) -> None:
     """A plan and its estimate for a person."""
     from hetplanner.cost.advice.reductions import advise_reductions
-    from hetplanner.cost.sources import compute_sources
+    from hetplanner.cost.compute.sources import compute_sources
 
     estimate = plan.estimate
     assert estimate is not None

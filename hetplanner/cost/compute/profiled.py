@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetplanner.cluster.catalog import plain_kind
-from hetplanner.cost.devices import DeviceTable
+from hetplanner.cost.compute.devices import DeviceTable
 from hetplanner.plan.problem import Problem
 from hetplanner.profiles.curves import cost_at
 from hetplanner.profiles.model import LayerCost
