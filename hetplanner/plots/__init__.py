@@ -25,6 +25,7 @@ _HOMES = {
     "compare_traces": "steps.bars",
     "calibration": "runs.calibrations",
     "published": "runs.calibrations",
+    "profile": "runs.profiles",
     "dag": "plans.dags",
     "write_dag": "plans.dags",
     "gantt": "steps.timelines",

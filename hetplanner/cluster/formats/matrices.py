@@ -8,14 +8,15 @@ import csv
 import io
 import math
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
+from hetplanner.cluster.formats.npy import array_of_npy
 from hetplanner.cluster.formats.spreadsheet import guarded, unguarded
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
@@ -185,29 +186,7 @@ def _check_size(place: str, rows: int, columns: int) -> None:
 
 
 def _from_npy(place: str, data: bytes) -> Matrix:
-    stream = io.BytesIO(data)
-    try:
-        version = np.lib.format.read_magic(stream)
-        read_header = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }[version]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Python 2's headers, which are read all the same
-            shape, by_columns, dtype = read_header(stream)
-    except Exception:  # numpy lets out what its parsers raise: ValueError, SyntaxError, TokenError and others
-        raise InvalidInput(f"{place}: not a NPY file of version 1 or 2; write it with numpy.save") from None
-    # The header is checked before the array is made: it may claim any shape.
-    if len(shape) != 2 or dtype.kind not in "fiu":
-        raise InvalidInput(f"{place}: must hold a table of numbers, holds {dtype} of shape {shape!r:.60}")
-    _check_size(place, *shape)
-    if len(data) - stream.tell() != shape[0] * shape[1] * dtype.itemsize:
-        raise InvalidInput(f"{place}: must hold {shape[0]} × {shape[1]} numbers, its size does not fit; write it again")
-    array = np.frombuffer(data, dtype, offset=stream.tell()).reshape(shape, order="F" if by_columns else "C")
-    with np.errstate(over="ignore", invalid="ignore"):  # a long double out of range becomes infinite: refused below
-        values_NN = array.astype(np.float64)
-    values_NN[np.isnan(values_NN)] = np.nan  # quiet ones: arithmetic with others warns
-    return Matrix(place, None, values_NN)
+    return Matrix(place, None, array_of_npy(place, data, ndim=2, check=partial(_check_size, place)))
 
 
 def _check_cells(matrix: Matrix, quantity: Quantity, diagonal: bool) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 
 from hetplanner.errors import InvalidInput
 from hetplanner.profiles.imports.interface import MOST_CELLS, Cell, Named, ProfileFormat
-from hetplanner.reading import reader
 
 NEEDED = ("micro_batch", "layer", "forward_s", "backward_s")
 KNOWN = ("kind", "degree", *NEEDED, "update_s", "kept_bytes")
@@ -21,7 +20,6 @@ Row = tuple[str, tuple[float, float, float | None], float | None]
 """Layer, seconds, bytes."""
 
 
-@reader("table of measured layers", at="files")
 def read_csv(files: Sequence[Named]) -> list[Cell]:
     """The cells of files. Raises InvalidInput naming file and line."""
     found: dict[tuple[str, int, int], list[Row]] = {}
@@ -40,27 +38,30 @@ def read_csv(files: Sequence[Named]) -> list[Cell]:
 
 def _lines(file: Named) -> list[tuple[str, Mapping[str, str]]]:
     try:
-        text = file.content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InvalidInput(f"{file.name}: must be UTF-8 text") from None
-    table = csv.DictReader(io.StringIO(text))
-    names = [(name or "").strip() for name in table.fieldnames or ()]
+        table = csv.DictReader(io.StringIO(file.content.decode("utf-8-sig"), newline=""), strict=True)
+        names = [(name or "").strip() for name in table.fieldnames or ()]
+        _check_columns(names, file.name)
+        table.fieldnames = names
+        found: list[tuple[str, Mapping[str, str]]] = []
+        for number, row in enumerate(table, start=2):
+            place = f"{file.name}:{number}"
+            if number > MAX_LINES:
+                raise InvalidInput(f"{file.name}: must have at most {MAX_LINES} lines")
+            if None in row:
+                raise InvalidInput(f"{place}: has more cells than columns")
+            found.append((place, {name: (value or "").strip() for name, value in row.items()}))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInput(f"{file.name}: is no CSV text: {error}") from None
+    return found
+
+
+def _check_columns(names: Sequence[str], place: str) -> None:
     missing = [name for name in NEEDED if name not in names]
     if missing:
-        raise InvalidInput(f"{file.name}: column {missing[0]} is missing; the columns are {', '.join(KNOWN)}")
+        raise InvalidInput(f"{place}: column {missing[0]} is missing; the columns are {', '.join(KNOWN)}")
     unknown = [name for name in names if name not in KNOWN]
     if unknown:
-        raise InvalidInput(f"{file.name}: unknown column {unknown[0]!r:.40}; the columns are {', '.join(KNOWN)}")
-    table.fieldnames = names
-    found: list[tuple[str, Mapping[str, str]]] = []
-    for number, row in enumerate(table, start=2):
-        if number > MAX_LINES:
-            raise InvalidInput(f"{file.name}: must have at most {MAX_LINES} lines")
-        place = f"{file.name}:{number}"
-        if None in row:
-            raise InvalidInput(f"{place}: has more cells than columns")
-        found.append((place, {name: (value or "").strip() for name, value in row.items()}))
-    return found
+        raise InvalidInput(f"{place}: unknown column {unknown[0]!r:.40}; the columns are {', '.join(KNOWN)}")
 
 
 def _whole(line: Mapping[str, str], name: str, place: str, otherwise: int | None = None) -> int:

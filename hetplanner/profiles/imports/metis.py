@@ -13,13 +13,11 @@ from typing import Any
 
 from hetplanner.errors import InvalidInput
 from hetplanner.profiles.imports.interface import SPLIT, Cell, Named, ProfileFormat
-from hetplanner.reading import reader
 from hetplanner.schema import parse_json
 
 _NAME = re.compile(r"DeviceType\.(?P<kind>.{1,80})_tp(?P<degree>\d{1,3})_bs(?P<size>\d{1,7})\.json")
 
 
-@reader("profile of Metis", at="files")
 def read_metis(files: Sequence[Named]) -> list[Cell]:
     """The cells of files, one each. Raises InvalidInput."""
     return [_cell(file) for file in files]

@@ -1,7 +1,7 @@
 """The formats of other tools' profiles, and a profile from their files."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,6 +15,7 @@ from hetplanner.profiles.imports.sailor import SAILOR
 from hetplanner.profiles.layers import layer_runs
 from hetplanner.profiles.match import check_profile
 from hetplanner.profiles.model import LayerCost, LayerRun, Profile
+from hetplanner.reading import reader
 from hetplanner.schema import checked, one_line, read_text
 from hetplanner.workload.workload import Workload
 
@@ -22,15 +23,22 @@ FORMATS = MappingProxyType({format.name: format for format in (CSV, SAILOR, METI
 
 
 def import_profile(paths: Sequence[str | os.PathLike[str]], workload: Workload, kind: str | None = None) -> Profile:
-    """A profile from the files of another tool. Raises InvalidInput."""
-    return imported_profile([Named(one_line(Path(path).name), read_text(path)) for path in paths], workload, kind)
+    """A profile from the files of another tool; see :func:`imported_profile`. Raises InvalidInput."""
+    files: dict[str, bytes] = {}
+    for path in paths:
+        name = one_line(Path(path).name)
+        if name in files:
+            raise InvalidInput(f"{path}: another file is called {name} too; rename one, or import one after the other")
+        files[name] = read_text(path)
+    return imported_profile(files, workload, kind)
 
 
-def imported_profile(files: Sequence[Named], workload: Workload, kind: str | None = None) -> Profile:
+@reader("profile of another tool", at="files")
+def imported_profile(files: Mapping[str, bytes], workload: Workload, kind: str | None = None) -> Profile:
     """A profile from the content of another tool's files, all of one format.
 
     Args:
-        files: at least one.
+        files: at least one, by name.
         workload: the model that was measured, in its number format and with its sequence length.
         kind: of the devices, where the files do not say it.
 
@@ -39,6 +47,10 @@ def imported_profile(files: Sequence[Named], workload: Workload, kind: str | Non
     """
     if not 1 <= len(files) <= MAX_FILES:
         raise InvalidInput(f"profile: must be 1 to {MAX_FILES} files, got {len(files)}")
+    return _profile([Named(name, content) for name, content in files.items()], workload, kind)
+
+
+def _profile(files: Sequence[Named], workload: Workload, kind: str | None) -> Profile:
     format = _format_of(files)
     runs = layer_runs(workload)
     rows: list[LayerCost] = []

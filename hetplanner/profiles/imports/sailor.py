@@ -10,7 +10,6 @@ from typing import Any
 
 from hetplanner.errors import InvalidInput
 from hetplanner.profiles.imports.interface import Cell, Named, ProfileFormat
-from hetplanner.reading import reader
 from hetplanner.schema import parse_json
 
 
@@ -21,7 +20,6 @@ def _is_of(file: Named) -> bool:
     return isinstance(data, dict) and bool(data) and all(key.isdecimal() for key in data)
 
 
-@reader("profile of Sailor", at="files")
 def read_sailor(files: Sequence[Named]) -> list[Cell]:
     """The cells of files. Raises InvalidInput."""
     return [cell for file in files for cell in _cells(parse_json(file.content, file.name), file.name)]

@@ -4,6 +4,7 @@ A reader is given a folder. Files have the endings by which `damage` tells their
 """
 
 import dataclasses
+import io
 import json
 from collections.abc import Callable
 from functools import cache
@@ -75,6 +76,8 @@ from hetplanner.planners.search.moments import plan_moment
 from hetplanner.plots.data.runs.host_loads import busy_lines, traffic_lines
 from hetplanner.plots.report_page import report_page
 from hetplanner.plots.swarm_report_page import swarm_report_page
+from hetplanner.profiles.files import load_profile, save_profile
+from hetplanner.profiles.imports.registry import import_profile
 from hetplanner.runs.agent.allowed_paths import read_allowed_paths
 from hetplanner.runs.agent.audit import audit_records
 from hetplanner.runs.annotations import Annotations, read_annotations, write_annotations
@@ -106,6 +109,7 @@ from hetplanner.workload.load import load_workload
 from hetplanner.workload.workload import Workload
 from tests.support.models.packed_data import documents_folder, some_documents
 from tests.support.plans.factories import chain_plan, image_workload, small_cluster, swarm_plan, tiny_workload
+from tests.support.plans.profiles import made_profile
 
 Files = dict[str, bytes]
 
@@ -527,6 +531,29 @@ def _read_probe(folder: Path) -> object:
     return probed_cluster(cluster, record, "now"), findings(cluster, record)
 
 
+def _of_layers(value: object) -> list[object]:
+    return [value] * len(made_profile(tiny_workload()).layer_names)
+
+
+def _npy_bytes(values: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, values, allow_pickle=False)
+    return stream.getvalue()
+
+
+PROFILES_OF_TOOLS = {
+    "layers.csv": (
+        "micro_batch,layer,forward_s,backward_s\n"
+        + "".join(f"1,{i},{value},0.02\n" for i, value in enumerate(_of_layers(0.01)))
+    ).encode(),
+    "sailor.json": json.dumps({"1": {"1": dict(enumerate(_of_layers([0.01, 0.02, 0.001])))}}).encode(),
+    "DeviceType.T4_tp1_bs1.json": json.dumps(
+        {"execution_time": {"layer_compute_total_ms": _of_layers(30.0), "optimizer_time_ms": 5.0}}
+    ).encode(),
+    "tiny_T4_1.npy": _npy_bytes(np.array([0.0, *_of_layers(0.01), 0.0, 0.0, 0.0])),
+}
+
+
 def _apply_calibration(folder: Path) -> object:
     from hetplanner.calibration.model import apply_calibration
 
@@ -605,6 +632,21 @@ PLANS = (
         "measured steps (JSON)",
         lambda folder: (folder / "steps.json").write_text('[{"plan": "one", "seconds": 1.5}]'),
         lambda folder: read_table(folder / "steps.json"),
+    ),
+    Reader(
+        "profile",
+        lambda folder: save_profile(made_profile(tiny_workload()), folder / "profile.json"),
+        lambda folder: load_profile(folder / "profile.json"),
+        ("profiles.files.load_profile", "profiles.files.profile_from_json"),
+    ),
+    *(
+        Reader(
+            f"profile of another tool ({name})",
+            lambda folder, name=name, content=content: (folder / name).write_bytes(content),
+            lambda folder: import_profile(sorted(folder.iterdir()), tiny_workload(), "T4"),
+            ("profiles.imports.registry.imported_profile",),
+        )
+        for name, content in PROFILES_OF_TOOLS.items()
     ),
     Reader(
         "preemption trace",
