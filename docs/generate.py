@@ -24,6 +24,7 @@ SCHEMAS = {
     "run": ("hetplanner.plan.train", "TrainConfig"),
     "hosts": ("hetplanner.launchers.hosts_file", "Hosts"),
     "links": ("hetplanner.cluster.measured", "Measured"),
+    "profile": ("hetplanner.profiles.model", "Profile"),
 }
 """Files that users keep or exchange: the class that each is read into."""
 

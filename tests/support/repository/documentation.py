@@ -163,6 +163,7 @@ class Scratch:
         (package / "nets.py").write_text(OWN_MODULE)
         (self.folder / "my-cluster.json").write_text(json.dumps(own_cluster()))
         (self.folder / "hosts.toml").write_text(blocks("toml")[0])
+        (self.folder / "layers.csv").write_text(next(b for b in blocks("text") if b.startswith("kind,")))
         (self.folder / "gpus.txt").write_text("GPU 0: Tesla T4 (UUID: GPU-0)\n")
         (self.folder / "iperf.json").write_text(json.dumps(IPERF))
 

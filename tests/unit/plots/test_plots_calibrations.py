@@ -5,8 +5,11 @@ import pytest
 
 from hetplanner.calibration.dtfm_rows import PredictedRow, PublishedFit
 from hetplanner.calibration.model import Calibration, Check
-from hetplanner.plots import calibration, published
+from hetplanner.plots import calibration, profile, published
 from hetplanner.plots.data.runs.calibrations import check_columns, published_columns, seconds_range
+from hetplanner.plots.data.runs.profiles import layer_columns
+from hetplanner.workload.presets import preset
+from tests.support.plans.profiles import made_profile
 
 FOUND = Calibration(
     cluster="lab",
@@ -62,3 +65,13 @@ def test_plots_draw(plot):
     overlay = plot()
     assert isinstance(overlay, hv.Overlay)
     assert hv.render(overlay).renderers
+
+
+def test_a_profile_is_drawn_with_equal_layers_added_up() -> None:
+    found = made_profile(preset("tiny-gpt"), seconds={4: 0.04, 1: 0.01})
+    columns = layer_columns(found)
+    blocks = [i for i, name in enumerate(columns["series"]) if name == "block × 6 forward, CPU generic"]
+    assert [(columns["micro_batch"][i], columns["seconds"][i]) for i in blocks] == [(1, 0.06), (4, 0.24)]
+    drawn = profile(found)
+    hv.render(drawn)
+    assert len(drawn) == 2 * 6, "a line and its points for each layer and way"

@@ -20,7 +20,10 @@ import pytest
 import hetplanner
 from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.launchers.hosts_file import read_hosts
+from hetplanner.profiles.files import load_profile
+from hetplanner.profiles.match import difference
 from hetplanner.runs.agent.allowed_paths import allowed_paths_file, read_allowed_paths
+from hetplanner.workload.presets import preset
 from tests.support.repository.documentation import README, ROOT, blocks, commands
 
 PACKAGE = ROOT / "hetplanner"
@@ -103,11 +106,19 @@ def test_the_readme_names_only_files_that_exist():
         assert (ROOT / link).exists(), link
 
 
-def test_the_documented_cluster_file_loads(tmp_path):
+def test_the_documented_files_load(tmp_path):
+    profiles, clusters = [], []
     for number, text in enumerate(blocks("json")):
         path = tmp_path / f"{number}.json"
         path.write_text(text)
-        assert load_cluster(path).devices
+        if "hetplanner/profile@" in text:
+            profiles.append(load_profile(path))
+        else:
+            clusters.append(load_cluster(path))
+    assert len(profiles) == 1
+    assert all(cluster.devices for cluster in clusters)
+    # Of the preset that it names.
+    assert difference(profiles[0], preset(profiles[0].model, dtype="float16")) == ""
 
 
 def test_the_documented_agent_file_loads(tmp_path):

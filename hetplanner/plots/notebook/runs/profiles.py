@@ -38,6 +38,8 @@ def profile(found: Profile) -> hv.Overlay:
         hv.opts.Overlay(
             **FRAME | LEGEND | {"height": 400},
             logy=True,
+            padding=(0.05, 0.1),
+            xticks=sorted(set(columns["micro_batch"])),
             xlabel="micro-batch (samples)",
             ylabel="seconds of all such layers",
             title=found.name,
