@@ -60,6 +60,10 @@ Profiles = Annotated[
         help="Measured seconds of the model's layers (hetplanner profile), instead of the devices' rates; repeatable.",
     ),
 ]
+Tensor = Annotated[
+    str,
+    typer.Option(help="Devices of a host that may share layers by tensor parallelism: degrees, such as 1,2,4,8."),
+]
 Exclude = Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")]
 Pin = Annotated[str, typer.Option(help="Devices and the stage each must serve, such as d3=0,d4=1.")]
 
@@ -89,6 +93,7 @@ def load_problem(
     adapters: AdapterOption = None,
     freeze_layers: FreezeLayers = None,
     profiles: Profiles = None,
+    tensor: Tensor = "1",
 ) -> "Problem":
     """The problem of the options given; what is not given is free. Raises InvalidInput."""
     from hetplanner.cluster.formats.cluster_files import load_cluster
@@ -96,20 +101,15 @@ def load_problem(
     from hetplanner.profiles.files import load_profiles
     from hetplanner.schema import checked
 
-    workload = chosen_workload(
-        model,
-        model_code,
-        layers=layers,
-        global_batch=global_batch,
-        micro_batch=micro_batch,
-        seq_len=seq_len,
-        dtype=dtype,
-        boundary_layers=boundary_layers,
-        shared_layers=shared_layers,
-        optimizer=optimizer,
-        adapters=adapters,
-        freeze_layers=freeze_layers,
-    )
+    changes: dict[str, Any] = {
+        "layers": layers,
+        "seq_len": seq_len,
+        "dtype": dtype,
+        "optimizer": optimizer,
+        "adapters": adapters,
+    }
+    changes |= {"boundary_layers": boundary_layers, "shared_layers": shared_layers, "freeze_layers": freeze_layers}
+    workload = chosen_workload(model, model_code, global_batch=global_batch, micro_batch=micro_batch, **changes)
     constraints = {
         "stages": stages,
         "replicas": replicas,
@@ -120,6 +120,7 @@ def load_problem(
         "fragments": fragments,
         "excluded": listed(exclude),
         "pinned": pins(pin),
+        "tensor": degrees(tensor),
     }
     given = {name: value for name, value in constraints.items() if value not in (None, (), {})}
     known = {"cluster": load_cluster(cluster), "profile": load_profiles(profiles) if profiles else None}
@@ -175,3 +176,11 @@ def pins(text: str) -> dict[str, int]:
             raise InvalidInput(f"--pin: {device.strip()!r:.60} is given twice; a device serves one stage")
         found[device.strip()] = int(stage)
     return found
+
+
+def degrees(text: str) -> tuple[int, ...]:
+    """Tensor-parallel degrees, from `1,2,4`. Raises InvalidInput."""
+    parts = listed(text)
+    if not parts or not set(parts) <= {"1", "2", "4", "8"}:
+        raise InvalidInput(f"--tensor: must be degrees of 1, 2, 4 and 8, comma-separated, got {text!r:.40}")
+    return tuple(int(part) for part in parts)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hetplanner.cost.compute.devices import DeviceTable
 from hetplanner.cost.compute.profiled import ProfiledKinds
+from hetplanner.cost.compute.tensor import exchange_seconds, grouped_devices
 from hetplanner.cost.cuts import choose_cuts
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reducers.program import ELEMENT_BYTES, POSTED_REDUCTIONS
@@ -58,6 +59,7 @@ class CostTables:
         table = DeviceTable.of(
             self.problem.cluster, workload.dtype, TRAFFIC_BYTES[workload.optimizer], self.profiled.kinds
         )
+        table = grouped_devices(table, self.problem, float(self._state_bytes_o.max()))
         return self.profiled.devices(table, float(self.flops_O[-1]))
 
     @cached_property
@@ -78,7 +80,7 @@ class CostTables:
     @cached_property
     def fastest_flops_per_s_D(self) -> FloatArray:
         """The most FLOP/s that a device reaches in any operator."""
-        if not self.profiled.kinds:
+        if not self.profiled.cells:
             return self.devices.rate_flops_per_s_D
         flops_o = np.diff(self.flops_O)
         seconds_Co = np.diff(self.forward_s_CO + self.backward_s_CO, axis=1)
@@ -405,11 +407,9 @@ class CostTables:
         for device in self.devices.first_of_class:
             arithmetic = flops / self.devices.rate_flops_per_s_D[device]
             memory = np.where(flops > 0, passes * traffic / self.devices.memory_bandwidth_bytes_per_s_D[device], 0.0)
-            seconds = np.maximum(arithmetic, memory)
-            kind = self.devices.kind_D[device]
-            if kind in self.profiled.kinds:
-                seconds = self.profiled.spread(self.profiled.of_layers(kind, way), seconds)
-            rows.append(_prefix(seconds))
+            exchange = exchange_seconds(self.devices, int(device), workload, way)
+            cell = self.devices.kind_D[device], int(self.devices.degree_D[device])
+            rows.append(_prefix(self.profiled.seconds(cell, way, np.maximum(arithmetic, memory), exchange)))
         return np.array(rows)
 
 

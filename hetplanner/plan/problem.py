@@ -1,6 +1,7 @@
 """The problem a planner solves: cluster, workload, objective, constraints."""
 
 from collections import Counter
+from functools import cached_property
 from typing import Annotated, Literal, Self
 
 import numpy as np
@@ -9,6 +10,7 @@ from pydantic import Field, model_validator
 from hetplanner.cluster.model import Cluster, nearest_names
 from hetplanner.cluster.parts import name_parts, parts_of
 from hetplanner.codecs.spec import DEFAULT_MAX_RATIO, AllowedCodec
+from hetplanner.plan.groups import TensorDegree, WorkerGroup, check_groups
 from hetplanner.plan.reducers.names import REDUCER_NAMES, ReducerName
 from hetplanner.profiles.match import check_profile
 from hetplanner.profiles.model import Profile
@@ -34,6 +36,7 @@ class Constraints(Noun):
         max_local_steps: most steps that replicas may take by themselves before they average what changed (DiLoCo);
             more than 1 changes the numbers trained.
         fragments: in how many pieces they average it, one after the other (at most one a step); see `Plan.fragments`.
+        tensor: how many devices of a host may share the layers of a stage by tensor parallelism.
     """
 
     stages: Degree | None = None
@@ -46,6 +49,7 @@ class Constraints(Noun):
     reducers: Annotated[tuple[ReducerName, ...], Field(min_length=1)] = REDUCER_NAMES
     max_local_steps: Annotated[int, Field(strict=True, ge=1)] = 1
     fragments: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
+    tensor: Annotated[tuple[TensorDegree, ...], Field(min_length=1, exclude_if=lambda value: value == (1,))] = (1,)
 
     @model_validator(mode="after")
     def _one_rule_for_ratios(self) -> Self:
@@ -66,6 +70,8 @@ class Problem(Noun):
         rehearsal_of: names the larger problem this one rehearses on one machine.
         profile: measured seconds of the workload's layers; kinds of devices that it has no rows of compute at the rate
             of the cluster file or the catalog.
+        groups: devices that serve a replica together; those in none serve by themselves. None: a search chooses them
+            within `constraints.tensor`.
     """
 
     cluster: Cluster
@@ -74,6 +80,7 @@ class Problem(Noun):
     constraints: Constraints = Constraints()
     rehearsal_of: Text | None = None
     profile: Annotated[Profile | None, Field(exclude_if=lambda value: value is None)] = None
+    groups: Annotated[tuple[WorkerGroup, ...] | None, Field(exclude_if=lambda value: value is None)] = None
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:
@@ -116,6 +123,13 @@ class Problem(Noun):
         return self
 
     @model_validator(mode="after")
+    def _groups_are_possible(self) -> Self:
+        if self.groups and self.objective == "dtfm":
+            raise ValueError("groups: objective dtfm knows no tensor parallelism; use step-time or cost")
+        check_groups(self.groups or (), self.cluster, self.workload, self.constraints.excluded)
+        return self
+
+    @model_validator(mode="after")
     def _usable_devices_are_connected(self) -> Self:
         if self.cluster.has_gaps and self.constraints.excluded:
             ids = self.usable_devices
@@ -131,6 +145,22 @@ class Problem(Noun):
 
     @property
     def usable_devices(self) -> tuple[str, ...]:
-        """Ids of the devices a plan may use, in file order."""
-        excluded = set(self.constraints.excluded)
+        """Ids of the devices a plan may use, in file order; of a group its first alone."""
+        excluded = {
+            *self.constraints.excluded,
+            *(device for group in self.groups or () for device in group.devices[1:]),
+        }
         return tuple(d for d in self.cluster.device_ids if d not in excluded)
+
+    @property
+    def is_grouping_open(self) -> bool:
+        """Whether a search has to choose groups first."""
+        return self.groups is None and self.constraints.tensor != (1,)
+
+    def degree_of(self, device: str) -> int:
+        """How many devices serve where a plan names this one."""
+        return self._degrees.get(device, 1)
+
+    @cached_property
+    def _degrees(self) -> dict[str, int]:
+        return {group.leader: group.degree for group in self.groups or ()}

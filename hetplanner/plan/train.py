@@ -141,6 +141,11 @@ def exchanges_norms(config: TrainConfig, dtype: DType) -> bool:
 def check_runnable(plan: "Plan") -> None:
     """Refuses a plan that the runtime cannot perform, before anything is started. Raises InvalidInput."""
     check_trainable(plan.problem.workload)
+    if plan.problem.groups:
+        raise InvalidInput(
+            f"groups: the plan has {len(plan.problem.groups)} groups of devices (tensor parallelism), which can be"
+            " planned and simulated, but not trained yet; plan without --tensor to train"
+        )
 
 
 def check_trainable(workload: Workload) -> None:

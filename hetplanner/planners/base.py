@@ -11,6 +11,7 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Objective, Problem
 from hetplanner.planners.finish import finish, plan_without_kernels
+from hetplanner.planners.groupings import SearchOfGroupings
 from hetplanner.planners.interface import (
     Budget,
     CancelledWhileCompiling,
@@ -30,7 +31,8 @@ class BasePlanner(ABC, Generic[SettingsT]):
     """A planner by its search alone; a new one gives its name, summary, settings and `search`.
 
     `objectives` lists what it can plan for; `honours_pins` says whether it keeps pinned devices at their stages (never
-    for objective `dtfm`), `takes_start` whether it can begin with a plan. What a planner cannot do is refused at once.
+    for objective `dtfm`), `takes_start` whether it can begin with a plan, `groups_alike` whether all hosts are divided
+    into groups of one size. What a planner cannot do is refused at once.
     """
 
     name: ClassVar[str]
@@ -40,6 +42,7 @@ class BasePlanner(ABC, Generic[SettingsT]):
     objectives: ClassVar[tuple[Objective, ...]] = ("step-time", "cost", "dtfm")
     honours_pins: ClassVar[bool] = False
     takes_start: ClassVar[bool] = False
+    groups_alike: ClassVar[bool] = False
 
     def __init__(self, settings: SettingsT | None = None) -> None:
         self.settings: SettingsT = settings or self.settings_type()  # type: ignore[assignment]
@@ -57,6 +60,9 @@ class BasePlanner(ABC, Generic[SettingsT]):
         """See :class:`hetplanner.planners.interface.Planner`."""
         self.check(problem, start)
         checked_seed(seed)
+        if problem.is_grouping_open:
+            how = SearchOfGroupings(self, on_event, should_stop, goes_on=self.takes_start, alike=self.groups_alike)
+            return how.solve(problem, seed, Budget.parse(budget), start)
         progress = Progress(Budget.parse(budget), on_event, should_stop, start=start)
         if start is not None and start.problem == problem and start.estimate is not None:
             progress.begin_at(start, value_of(start))
@@ -89,6 +95,8 @@ class BasePlanner(ABC, Generic[SettingsT]):
                 f"planner {self.name}: cannot keep devices pinned to stages (constraints.pinned) for objective"
                 f" {problem.objective}; remove the pins, or choose planner evolution and objective step-time or cost"
             )
+        if problem.objective == "dtfm" and problem.is_grouping_open:
+            raise InvalidInput("constraints.tensor: objective dtfm knows no tensor parallelism; use step-time or cost")
         if start is not None and not self.takes_start:
             raise InvalidInput(f"planner {self.name}: cannot start from a plan; choose planner evolution, or no start")
 

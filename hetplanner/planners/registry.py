@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # the command line lists the names before it loads anything
 _PLANNERS = {
     "evolution": ("hetplanner.planners.search.planner", "EvolutionPlanner"),
     "rank-order": ("hetplanner.planners.baselines.rank_order", "RankOrderPlanner"),
+    "megatron": ("hetplanner.planners.baselines.megatron", "MegatronPlanner"),
     "random": ("hetplanner.planners.baselines.random_placement", "RandomPlanner"),
     "pipeline-per-site": ("hetplanner.planners.baselines.pipeline_per_site", "PipelinePerSitePlanner"),
     "opfence": ("hetplanner.planners.baselines.opfence", "OpFencePlanner"),

@@ -86,6 +86,11 @@ def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
     return data
 
 
+def next_step(plan: Plan) -> str:
+    """What one does with a plan's file, up to its name."""
+    return "look at its step: hetplanner simulate" if plan.problem.groups else "train it with: hetplanner train"
+
+
 def print_plan(plan: Plan, result: SearchResult) -> None:
     """A plan and its estimate for a person."""
     from hetplanner.cost.advice.reductions import advise_reductions
@@ -200,6 +205,12 @@ def _share_text(part: GainPart) -> str:
     return f"{part.name}{beside} " + (f"{part.share:.0%}" if part.share is not None else "would not fit memory")
 
 
+def _named(plan: Plan, device: str) -> str:
+    """A device, with how many of its host serve beside it."""
+    degree = plan.problem.degree_of(device)
+    return device if degree == 1 else f"{device}(×{degree})"
+
+
 def _print_stages(plan: Plan) -> None:
     from hetplanner.cost.tables import CostTables
 
@@ -208,7 +219,7 @@ def _print_stages(plan: Plan) -> None:
     rows = table("Stages", "stage", "ops", *columns, "devices (one a pipeline)", right=("stage", *columns))
     for s, stage in enumerate(plan.stages):
         ops = plan.ops_of(s)
-        devices = " ".join(device for replica in stage.replicas for device in replica)
+        devices = " ".join(_named(plan, device) for replica in stage.replicas for device in replica)
         held = (tables.stage_params(stage.first_op, stage.end_op), tables.stage_trained(stage.first_op, stage.end_op))
         counts = [f"{count:,}" for count in held[: len(columns)]]
         rows.add_row(str(s), f"{ops[0].name} … {ops[-1].name}", *counts, devices)

@@ -1,13 +1,15 @@
 """What one change would make a problem feasible: tried on the problem, not guessed.
 
 In order: another number of stages or replicas, a smaller micro-batch, the excluded devices, and two of these
-together; then what is out of scope: optimizer sharding, tensor parallelism; last, more devices. Recomputation is no
+together; groups of a host's devices (tensor parallelism); then what is out of scope: optimizer sharding, tensor
+parallelism between hosts; last, more devices. Recomputation is no
 advice: a search recomputes by itself where that is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +17,9 @@ from numpy.typing import NDArray
 
 from hetplanner.cost.capacity import Capacity, find_fit
 from hetplanner.cost.tables import CostTables
+from hetplanner.errors import InvalidInput
+from hetplanner.plan.groupings import all_groupings
+from hetplanner.plan.groups import DEGREES, why_not
 from hetplanner.plan.problem import Problem
 from hetplanner.units import short_bytes
 
@@ -40,7 +45,7 @@ def advise(tables: CostTables) -> Advice:
     """The smallest change after which the problem of some tables has a plan."""
     known: dict[object, Capacity] = {}
     for text, problem in _changes(tables.problem):
-        key = problem.workload.micro_batch, problem.constraints.excluded
+        key = problem.workload.micro_batch, problem.constraints.excluded, problem.groups
         # A change of shape alone needs no new tables.
         shape = fitting_shape(known.setdefault(key, Capacity(CostTables(problem))), problem)
         if shape is not None:
@@ -75,6 +80,7 @@ def _changes(problem: Problem) -> Iterator[tuple[str, Problem]]:
     yield from _shape_changes(problem)
     smaller = list(_smaller_micro_batches(problem))
     yield from smaller
+    yield from _groups(problem)
     if problem.constraints.excluded:
         free = problem.replace(constraints=problem.constraints.replace(excluded=()))
         yield "the excluded devices would help", free
@@ -101,6 +107,19 @@ def _shape_changes(problem: Problem) -> Iterator[tuple[str, Problem]]:
         free = wanted.replace(stages=None, replicas=None)
         text = "more stages with fewer replicas would help ({stages} x {replicas})"
         yield text, problem.replace(constraints=free)
+
+
+def _groups(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    """Groups of one size in all hosts that have so many equal devices."""
+    if problem.groups is not None or problem.constraints.tensor != (1,) or problem.objective == "dtfm":
+        return
+    for degree in DEGREES[1:]:
+        if not why_not(problem.workload, degree):
+            wanted = problem.replace(constraints=problem.constraints.replace(tensor=(degree,)))
+            with suppress(InvalidInput):  # no host has so many
+                (found,) = all_groupings(wanted, alike=True)
+                text = f"tensor parallelism inside hosts would help (--tensor 1,{degree})"
+                yield text, wanted.replace(groups=found.groups)
 
 
 def _smaller_micro_batches(problem: Problem) -> Iterator[tuple[str, Problem]]:
@@ -133,7 +152,7 @@ def _tensor_parallel(tables: CostTables) -> str | None:
     ways = 2
     while ways * replicas <= len(capacity.devices_D) and ways <= MOST_TENSOR_PARALLEL:
         if _fits_some(bytes_KK, ways * _group_limits(capacity, ways * replicas), problem):
-            return f"tensor parallelism over {ways} devices"
+            return f"tensor parallelism over {ways} devices of unlike hosts"
         ways *= 2
     return None
 
@@ -168,10 +187,10 @@ def _both(tables: CostTables) -> str:
     largest = float(tables.devices.memory_bytes_D[capacity.devices_D[0]])
     if least <= largest:
         return "more and larger devices would help"
-    ways = f"over {int(np.ceil(least / largest))} or more devices " if largest > 0 else ""
+    ways = f" over {int(np.ceil(least / largest))} or more devices of a host" if largest > 0 else ""
     return (
-        f"its largest layer alone needs {short_bytes(least)}: tensor parallelism {ways}(not supported) together with"
-        " more devices would help, else larger devices"
+        f"its largest layer alone needs {short_bytes(least)}: tensor parallelism{ways} (--tensor) together with more"
+        " devices would help, else larger devices"
     )
 
 

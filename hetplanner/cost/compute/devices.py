@@ -32,6 +32,11 @@ class DeviceTable:
     class_D: IntArray
     kind_D: tuple[str, ...]
     """Names in the catalog; of a kind that it doesn't know the cluster file's."""
+    degree_D: IntArray
+    """Devices of a host that serve in this one's place: 1 unless it leads a group."""
+    ring_s_per_byte_D: FloatArray
+    ring_latency_s_D: FloatArray
+    """Of the links between the members of a group."""
 
     @staticmethod
     def of(cluster: Cluster, dtype: DType, update_bytes: float, profiled: Collection[str] = ()) -> DeviceTable:
@@ -69,7 +74,10 @@ class DeviceTable:
         _, class_D = np.unique(known, axis=0, return_inverse=True)
         rate, memory, bandwidth, price = (np.ascontiguousarray(column) for column in table.T)
         update_s = update_bytes / bandwidth
-        return DeviceTable(rate, memory, bandwidth, price, update_s, class_D.reshape(-1), tuple(names))
+        alone, nothing = np.ones(len(names), dtype=np.int64), np.zeros(len(names))
+        return DeviceTable(
+            rate, memory, bandwidth, price, update_s, class_D.reshape(-1), tuple(names), alone, nothing, nothing
+        )
 
     def scaled(self, rate_D: FloatArray, memory_D: FloatArray) -> DeviceTable:
         """The same devices with each one's arithmetic rate and memory bandwidth times a factor."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,9 @@ from hetplanner.profiles.model import LayerCost
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+PlainCell = tuple[str, int]
+Way = Literal["forward", "backward"]
+
 
 @dataclass(frozen=True)
 class ProfiledKinds:
@@ -33,30 +37,42 @@ class ProfiledKinds:
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """Kinds of the cluster's devices that the profile has seconds of, by their names in the catalog."""
-        return tuple(self._costs)
+        return tuple(dict.fromkeys(kind for kind, _ in self.cells))
 
     @cached_property
-    def _costs(self) -> dict[str, dict[str, LayerCost]]:
-        """By kind and layer."""
+    def cells(self) -> dict[PlainCell, dict[str, LayerCost]]:
+        """Costs at the problem's micro-batch by (kind in the catalog, degree) and layer; of kinds in the cluster."""
         profile = self.problem.profile
         if profile is None:
             return {}
         present = {plain_kind(device.kind) for device in self.problem.cluster.devices}
-        found: dict[str, dict[str, LayerCost]] = {}
-        for kind in profile.kinds:
-            if plain_kind(kind) in present and profile.micro_batches(kind):
-                by_layer: dict[str, list[LayerCost]] = {}
-                for row in profile.rows:
-                    if row.kind == kind and row.degree == 1:
-                        by_layer.setdefault(row.layer, []).append(row)
-                micro_batch = self.problem.workload.micro_batch
-                found[plain_kind(kind)] = {name: cost_at(rows, micro_batch) for name, rows in by_layer.items()}
-        return found
+        rows: dict[PlainCell, dict[str, list[LayerCost]]] = {}
+        for row in profile.rows:
+            kind = plain_kind(row.kind)
+            if kind in present:
+                rows.setdefault((kind, row.degree), {}).setdefault(row.layer, []).append(row)
+        size = self.problem.workload.micro_batch
+        return {
+            cell: {name: cost_at(found, size) for name, found in by_layer.items()} for cell, by_layer in rows.items()
+        }
 
-    def of_layers(self, kind: str, field: str) -> FloatArray:
-        """A field of the rows of a kind, by layer."""
+    def seconds(self, cell: PlainCell, way: Way, roofline_o: FloatArray, exchange_o: FloatArray) -> FloatArray:
+        """By op: seconds of a device of a kind, or of a group of so many.
+
+        Measured at this degree; else as measured on one device, divided by the degree, with what a group exchanges;
+        else by the roofline.
+        """
+        kind, degree = cell
+        if cell in self.cells:
+            return self.spread(self.of_layers(cell, way), roofline_o + exchange_o)
+        if (kind, 1) in self.cells:
+            return self.spread(self.of_layers((kind, 1), way) / degree, roofline_o) + exchange_o
+        return roofline_o + exchange_o
+
+    def of_layers(self, cell: PlainCell, field: str) -> FloatArray:
+        """A field of the costs of a kind at a degree, by layer."""
         assert self.problem.profile is not None
-        costs = self._costs[kind]
+        costs = self.cells[cell]
         return np.array([getattr(costs[name], field) or 0.0 for name in self.problem.profile.layer_names])
 
     @cached_property
@@ -77,10 +93,10 @@ class ProfiledKinds:
     @cached_property
     def kept_L(self) -> FloatArray | None:
         """Bytes that a micro-batch keeps of each layer, the most over the kinds; None where one was not measured."""
-        rows = [cost.kept for costs in self._costs.values() for cost in costs.values()]
-        if not rows or any(kept is None for kept in rows):
+        cells = [cell for cell in self.cells if cell[1] == 1]
+        if not cells or any(cost.kept is None for cell in cells for cost in self.cells[cell].values()):
             return None
-        return np.max([self.of_layers(kind, "kept") for kind in self.kinds], axis=0)
+        return np.max([self.of_layers(cell, "kept") for cell in cells], axis=0)
 
     def devices(self, table: DeviceTable, flops: float) -> DeviceTable:
         """Devices with the mean rate and the optimizer's speed that the profile says.
@@ -90,15 +106,22 @@ class ProfiledKinds:
             flops: of one micro-batch through the model and back.
         """
         rate_D, update_D = table.rate_flops_per_s_D.copy(), table.update_s_per_weight_D.copy()
-        workload = self.problem.workload
-        profile = self.problem.profile
-        for kind in self.kinds:
-            assert profile is not None
-            rows = np.array([name == kind for name in table.kind_D])
-            rate_D[rows] = flops / float((self.of_layers(kind, "forward") + self.of_layers(kind, "backward")).sum())
-            has_update = all(cost.update is not None for cost in self._costs[kind].values())
-            # Every layer that uses a tied weight was measured with it.
-            trained = sum(op.trained for op in workload.graph.ops)
-            if has_update and profile.optimizer == workload.optimizer and trained:
-                update_D[rows] = float(self.of_layers(kind, "update").sum()) / trained
+        for row, cell in enumerate(zip(table.kind_D, table.degree_D.tolist(), strict=True)):
+            known = cell if cell in self.cells else (cell[0], 1)
+            if known in self.cells:
+                share = cell[1] / known[1]
+                passes_L = self.of_layers(known, "forward") + self.of_layers(known, "backward")
+                rate_D[row] = share * flops / float(passes_L.sum())
+                update_s = self._update_s_per_weight(known)
+                update_D[row] = update_D[row] if update_s is None else update_s / share
         return replace(table, rate_flops_per_s_D=rate_D, update_s_per_weight_D=update_D)
+
+    def _update_s_per_weight(self, cell: PlainCell) -> float | None:
+        """Of the optimizer's step, where it was measured with the problem's optimizer."""
+        workload, profile = self.problem.workload, self.problem.profile
+        # Every layer that uses a tied weight was measured with it.
+        trained = sum(op.trained for op in workload.graph.ops)
+        unknown = any(cost.update is None for cost in self.cells[cell].values())
+        if profile is None or profile.optimizer != workload.optimizer or unknown or not trained:
+            return None
+        return float(self.of_layers(cell, "update").sum()) / trained

@@ -111,6 +111,8 @@ class ElasticPlan(_WithoutRoutes):
 
     def _check_peers(self) -> None:
         known, used = set(self.problem.usable_devices), set()
+        if self.problem.groups or self.problem.is_grouping_open:
+            raise ValueError("problem.groups: a peer of a swarm is one device; plan without tensor parallelism")
         for s, stage in enumerate(self.stages):
             for p, peer in enumerate(stage.peers):
                 if peer not in known:

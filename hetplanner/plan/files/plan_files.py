@@ -1,4 +1,6 @@
-"""Plan files: `hetplanner/plan@1` (static) and `@2` (elastic), JSON, validated, never naming code.
+"""Plan files: `hetplanner/plan@1` (static), `@2` (elastic) and `@3` (static with groups of devices).
+
+They are JSON, validated, and never name code.
 
 A file has the oldest format that can hold it, so that older versions go on reading static plans.
 """
@@ -16,9 +18,9 @@ from hetplanner.plan.reach import find_elastic_gap, find_gap
 from hetplanner.reading import reader
 from hetplanner.schema import check_format, checked, parse_json, read_text, write_text
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 STATIC_VERSION = 1
-"""The newest format is for elastic plans; static ones are as they were."""
+ELASTIC_VERSION = 2
 
 AnyPlan = Plan | ElasticPlan
 
@@ -91,7 +93,9 @@ def rank_labels(plan: AnyPlan) -> tuple[str, ...]:
 
 def plan_to_data(plan: AnyPlan) -> dict[str, Any]:
     """The plan file's content as plain data."""
-    version = PLAN_VERSION if isinstance(plan, ElasticPlan) else STATIC_VERSION
+    version = ELASTIC_VERSION if isinstance(plan, ElasticPlan) else STATIC_VERSION
+    if plan.problem.groups is not None or plan.problem.constraints.tensor != (1,):
+        version = PLAN_VERSION
     return {"format": f"hetplanner/plan@{version}"} | plan.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

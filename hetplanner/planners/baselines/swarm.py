@@ -23,7 +23,7 @@ from pydantic import Field
 from hetplanner.cost.check import explain_infeasible
 from hetplanner.cost.elastic.steady_state import steady_state_plan
 from hetplanner.cost.estimate import CostModel
-from hetplanner.errors import Infeasible
+from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.model import Plan, Route, Stage
 from hetplanner.plan.problem import Objective, Problem
@@ -87,6 +87,8 @@ class SwarmPlanner(BasePlanner[SwarmSettings]):
         start: Plan | None = None,
     ) -> SearchResult:
         """See :class:`hetplanner.planners.interface.Planner`."""
+        if self.settings.mode == "elastic" and (problem.groups or problem.is_grouping_open):
+            raise InvalidInput("constraints.tensor: a peer of a swarm is one device; plan for degree 1")
         self._elastic: ElasticPlan | None = None
         found = super().solve(
             problem, seed=seed, budget=budget, on_event=on_event, should_stop=should_stop, start=start

@@ -95,14 +95,15 @@ class MomentLog:
         if start_s < self._due_s:
             return {}
         plan = event.draft() if event.draft is not None else self._plain(stages)
-        terms = {} if plan is None else terms_of(plan, self._model)
+        has_groups = plan is not None and bool(plan.problem.groups)
+        terms = {} if plan is None else terms_of(plan, CostModel.of(plan.problem) if has_groups else self._model)
         end_s = time.monotonic()
         self._due_s = end_s + (end_s - start_s) / TERMS_SHARE
         return terms
 
     def _plain(self, stages: Sequence[Sequence[int]]) -> Plan | None:
-        """The plan of a placement with equal stages and shares; None if replicas are unequal."""
-        if len({len(row) for row in stages}) != 1:
+        """The plan of a placement with equal stages and shares; None if replicas are unequal, or groups not known."""
+        if len({len(row) for row in stages}) != 1 or self._problem.is_grouping_open:
             return None
         problem = self._model.tables.problem
         share = even_shares(problem.workload.num_micro_batches, len(stages[0]))

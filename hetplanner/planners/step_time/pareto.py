@@ -201,6 +201,8 @@ class _FrontSearch:
         on_event: OnParetoEvent | None,
         should_stop: ShouldStop | None,
     ) -> None:
+        if problem.is_grouping_open:
+            raise InvalidInput("constraints.tensor: a front is of one grouping; plan first, and take its problem")
         self._problem = problem.replace(objective="step-time")
         self._seed, self._on_event, self._should_stop = seed, on_event, should_stop
         self._model = CostModel.of(self._problem)

@@ -64,12 +64,11 @@ def test_many_devices_are_listed_by_kind():
     assert "\n" not in text
 
 
-def test_a_model_whose_layers_fit_nowhere_needs_what_is_out_of_scope():
+def test_a_model_whose_layers_fit_nowhere_needs_groups_and_more_devices():
     problem = Problem(cluster=small_cluster(4), workload=preset("llama-70b"))
     text = text_of(with_memory(problem, [16e9] * 4))
     assert "largest layer alone needs" in text
-    assert "tensor parallelism" in text
-    assert "not supported" in text
+    assert "tensor parallelism over 2 or more devices of a host (--tensor) together with more devices" in text
 
 
 def test_enough_memory_in_all_but_too_little_in_one_device_needs_tensor_parallelism():

@@ -123,7 +123,7 @@ def test_every_planner_describes_itself(name):
 
 
 def test_unknown_planners_and_settings_are_refused_in_one_line():
-    with pytest.raises(InvalidInput, match="evolution, rank-order, random"):
+    with pytest.raises(InvalidInput, match="evolution, rank-order, megatron, random"):
         make_planner("oracle")
     with pytest.raises(InvalidInput, match=r"planner evolution: starts"):
         make_planner("evolution", {"starts": "lucky"})

@@ -1,0 +1,220 @@
+"""Groups of a host's devices: which there are, what they cost and hold, and the search over them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from hetplanner.cluster.model import Cluster
+from hetplanner.cost.bounds.lower_bounds import bound_step
+from hetplanner.cost.compute.tensor import exchange_seconds, repeated_bytes
+from hetplanner.cost.estimate import CostModel, estimate_plan
+from hetplanner.cost.tables import CostTables
+from hetplanner.errors import Infeasible, InvalidInput
+from hetplanner.plan.files.plan_files import any_plan_from_data, load_plan, plan_to_data, save_plan
+from hetplanner.plan.groupings import all_groupings
+from hetplanner.plan.groups import WorkerGroup
+from hetplanner.plan.problem import Constraints, Problem
+from hetplanner.plan.train import check_runnable
+from hetplanner.planners.interface import Budget
+from hetplanner.planners.registry import make_planner, planner_names
+from hetplanner.planners.step_time.pareto import search_front
+from hetplanner.schema import checked
+from hetplanner.simulator.simulation import summarise_plan
+from hetplanner.workload.presets import preset
+from tests.support.plans.factories import chain_plan
+from tests.support.plans.profiles import made_profile
+
+GPT = preset("gpt2", global_batch=32, micro_batch=2, dtype="float16")
+
+
+def hosts(*counts: tuple[str, int], link: str = "200 Gbit/s", between: str = "1 Gbit/s") -> Cluster:
+    """One site with hosts of so many devices of a kind."""
+    made = [(f"h{i}", kind, count) for i, (kind, count) in enumerate(counts)]
+    data = {
+        "name": "hosts",
+        "sites": [{"name": "here", "latitude": 0, "longitude": 0}],
+        "hosts": [{"id": h, "site": "here"} for h, _, _ in made],
+        "devices": [{"id": f"{h}-{k}", "kind": kind, "host": h} for h, kind, count in made for k in range(count)],
+        "site_links": [{"from": "here", "to": "here", "latency": "1 ms", "bandwidth": between}],
+        "host_links": [{"host": h, "latency": "10 us", "bandwidth": link} for h, _, count in made if count > 1],
+    }
+    return checked(Cluster, data, "hosts", from_file=True)
+
+
+TWO = hosts(("T4", 4), ("T4", 4))
+MIXED = hosts(("T4", 4), ("A100-40", 2), ("T4", 4), ("V100-16", 1))
+
+
+def problem(cluster=TWO, groups=None, workload=GPT, **constraints) -> Problem:
+    return Problem(cluster=cluster, workload=workload, groups=groups, constraints=Constraints(**constraints))
+
+
+def group(*devices: str) -> WorkerGroup:
+    return WorkerGroup(devices=devices)
+
+
+def test_hosts_of_a_make_are_divided_alike_and_others_as_they_can() -> None:
+    sizes = [sorted(g.degree for g in grouping.groups) for grouping in all_groupings(problem(MIXED, tensor=(1, 2, 4)))]
+    assert sizes[:3] == [[], [2, 2, 2, 2, 2], [2, 4, 4]], "one degree for all, where a host has so many"
+    assert sorted(sizes[3:]) == sorted([[2], [2, 2, 2, 2], [4, 4]])
+    fixed = [sorted(g.degree for g in grouping.groups) for grouping in all_groupings(problem(MIXED, tensor=(4,)))]
+    assert fixed == [[4, 4]], "smaller hosts serve by their single devices"
+
+
+def test_left_over_excluded_and_pinned_devices_serve_alone() -> None:
+    cluster = hosts(("T4", 7))
+    (grouping,) = all_groupings(problem(cluster, tensor=(2,), excluded=("h0-0",), pinned={"h0-1": 0}), alike=True)
+    assert grouping.groups == (group("h0-2", "h0-3"), group("h0-4", "h0-5"))
+    changed = problem(cluster, grouping.groups, excluded=("h0-0",))
+    assert changed.usable_devices == ("h0-1", "h0-2", "h0-4", "h0-6")
+    assert changed.degree_of("h0-2") == 2
+    assert changed.degree_of("h0-6") == 1
+
+
+def test_a_group_computes_and_holds_as_its_members_together_less_what_each_has() -> None:
+    one, two = CostTables(problem()), CostTables(problem(groups=(group("h0-0", "h0-1"),)))
+    alone = repeated_bytes(GPT, float(two._state_bytes_o.max()))
+    assert two.devices.memory_bytes_D[0] == pytest.approx(2 * one.devices.memory_bytes_D[0] - alone)
+    assert two.devices.price_usd_per_s_D[0] == pytest.approx(2 * one.devices.price_usd_per_s_D[0])
+    assert two.devices.update_s_per_weight_D[0] == pytest.approx(one.devices.update_s_per_weight_D[0] / 2)
+    row, other = two.devices.class_D[0], two.devices.class_D[2]
+    assert two.forward_s_CO[other] == pytest.approx(one.forward_s_CO[one.devices.class_D[2]])
+    # A ring of two passes half of a hidden state twice; attention and MLP do so once each way.
+    state = 2 * 1024 * 768 * 2
+    each = 2 * (state / 2 / 25e9 + 10e-6)
+    block = np.diff(two.forward_s_CO[row, [1, 3]])[0]
+    assert block == pytest.approx(np.diff(one.forward_s_CO[one.devices.class_D[0], [1, 3]])[0] / 2 + 2 * each)
+    assert exchange_seconds(two.devices, 0, GPT, "backward")[1:3] == pytest.approx([each, each])
+    assert not exchange_seconds(two.devices, 2, GPT, "forward").any()
+
+
+def test_a_slow_link_inside_the_host_is_felt_and_one_between_hosts_is_not_taken_for_it() -> None:
+    groups = (group("h0-0", "h0-1", "h0-2", "h0-3"),)
+    fast, slow = (CostTables(problem(hosts(("T4", 4), link=link), groups)) for link in ("200 Gbit/s", "1 Gbit/s"))
+    assert slow.forward_s_CO[slow.devices.class_D[0], -1] > 2 * fast.forward_s_CO[fast.devices.class_D[0], -1]
+    silent = TWO.replace(host_links=())
+    by_catalog = CostTables(problem(silent, groups))
+    assert by_catalog.devices.ring_s_per_byte_D[0] == pytest.approx(1 / 16e9)
+
+
+def test_rows_of_a_profile_at_the_degree_go_before_those_of_one_device() -> None:
+    profile = made_profile(GPT, "T4", seconds={2: 0.02})
+    shared = profile.replace(
+        rows=(*profile.rows, *(row.replace(degree=2, forward=0.013, backward=0.03) for row in profile.rows))
+    )
+    groups = (group("h0-0", "h0-1"), group("h1-0", "h1-1", "h1-2", "h1-3"))
+    tables = CostTables(problem(groups=groups).replace(profile=shared))
+    row = tables.devices.class_D[0]
+    assert np.diff(tables.forward_s_CO[row, [1, 3]]) == pytest.approx(0.013)
+    four = tables.devices.class_D[4]
+    block = np.diff(tables.forward_s_CO[four, [1, 3]])
+    assert block == pytest.approx(0.02 / 4 + exchange_seconds(tables.devices, 4, GPT, "forward")[1:3].sum())
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ((("h0-0", "nobody"),), r"groups\[0\]: unknown device 'nobody'"),
+        ((("h0-0", "h0-1"), ("h0-1", "h0-2")), r"groups\[1\]: device 'h0-1' is in two groups"),
+        ((("h0-0", "h1-0"),), r"groups\[0\]: its devices are of the hosts h0, h1; a group is of one host"),
+        ((("h0-0", "h0-1", "h0-2"),), "the degree must be 1, 2, 4 or 8, got 3"),
+        ((("h1-3", "h1-0"),), r"groups\[0\]: device 'h1-3' is excluded"),
+    ],
+)
+def test_groups_that_no_plan_can_have_are_named(groups, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        checked(
+            Problem,
+            {
+                "cluster": TWO,
+                "workload": GPT,
+                "constraints": {"excluded": ("h1-3",)},
+                "groups": [{"devices": devices} for devices in groups],
+            },
+            "plan",
+        )
+
+
+@pytest.mark.parametrize(
+    ("workload", "tensor", "message"),
+    [
+        (GPT, (8,), r"degree 8: 12 heads are no multiple of 8; use 4 \(degrees that work: 1, 2, 4\)"),
+        (preset("resnet101"), (2,), "is a captured model, whose layers are not divided; use degree 1"),
+        (preset("gpt2", adapters="8"), (2,), "adapters are not divided"),
+        (preset("llama-8b", micro_batch=1), (8,), "no host has 8 usable devices of one kind"),
+    ],
+)
+def test_degrees_that_do_not_work_are_named_with_those_that_do(workload, tensor, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        all_groupings(problem(workload=workload, tensor=tensor))
+
+
+def test_a_search_over_degrees_is_no_worse_than_any_degree_and_its_bound_holds() -> None:
+    budget = Budget(evaluations=20_000)
+    found = make_planner("evolution").solve(problem(MIXED, tensor=(1, 2, 4)), seed=1, budget=budget)
+    again = make_planner("evolution").solve(problem(MIXED, tensor=(1, 2, 4)), seed=1, budget=budget)
+    assert found.plan.replace(provenance=again.plan.provenance) == again.plan
+    assert found.plan.provenance.evaluations == found.evaluations
+    for grouping in all_groupings(problem(MIXED, tensor=(1, 2, 4))):
+        fixed = problem(MIXED, grouping.groups)
+        one = make_planner("megatron").solve(fixed, seed=1, budget=budget)
+        assert found.value <= one.value
+        model = CostModel.of(fixed)
+        assert bound_step(model.tables, model.links) <= one.value
+    assert found.lower_bound <= found.value
+    assert [e.best for e in found.events] == sorted((e.best for e in found.events), reverse=True)
+    assert found.events[-1].phase == "done"
+    assert found.events[-1].best == pytest.approx(found.value)
+    assert found.evaluations <= 1.2 * 20_000
+
+
+def test_plans_with_groups_are_estimated_simulated_and_kept(tmp_path) -> None:
+    groups = tuple(group(f"h{h}-{k}", f"h{h}-{k + 1}") for h in range(2) for k in (0, 2))
+    workload = GPT.replace(global_batch=16)
+    plan = chain_plan([8], [9, 15, 21], cluster=TWO.subset(["h0-0", "h0-2", "h1-0", "h1-2"]), workload=workload)
+    plan = plan.replace(problem=problem(groups=groups, workload=workload, tensor=(2,)))
+    assert summarise_plan(plan).step_s == pytest.approx(estimate_plan(plan).step_s, rel=0.1)
+    save_plan(plan, tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json") == plan
+    assert json.loads((tmp_path / "plan.json").read_text())["format"] == "hetplanner/plan@3"
+    with pytest.raises(InvalidInput, match=r"4 groups of devices .* can be planned and simulated, but not trained yet"):
+        check_runnable(plan)
+
+
+def test_plans_without_groups_keep_their_format() -> None:
+    plan = chain_plan([8], [4])
+    data = plan_to_data(plan)
+    assert data["format"] == "hetplanner/plan@1"
+    assert "groups" not in data["problem"]
+    assert "tensor" not in data["problem"]["constraints"]
+    assert any_plan_from_data(data) == plan
+
+
+def test_a_layer_that_no_device_holds_is_planned_in_groups_and_advised() -> None:
+    cluster = hosts(*[("V100-16", 8)] * 12)
+    workload = preset("llama-70b", seq_len=2048, dtype="float16", global_batch=32)
+    with pytest.raises(Infeasible, match=r"tensor parallelism inside hosts would help \(--tensor 1,8\)"):
+        make_planner("megatron").solve(problem(cluster, workload=workload), budget=Budget(evaluations=1))
+    found = make_planner("megatron").solve(
+        problem(cluster, workload=workload, tensor=(1, 2, 4, 8)), budget=Budget(evaluations=1)
+    )
+    assert {g.degree for g in found.plan.problem.groups} == {8}
+
+
+@pytest.mark.parametrize("name", [name for name in planner_names() if name not in ("gcma", "cp-sat")])
+def test_every_planner_of_step_times_plans_in_groups(name: str) -> None:
+    found = make_planner(name).solve(problem(TWO, tensor=(2,), stages=2, replicas=1), budget=Budget(evaluations=50))
+    assert {g.degree for g in found.plan.problem.groups} == {2}
+    assert set(found.plan.ranks) <= set(found.plan.problem.usable_devices)
+
+
+def test_what_knows_no_groups_says_so() -> None:
+    dtfm = problem(tensor=(2,), stages=2, replicas=2).replace(objective="dtfm")
+    for name in ("gcma", "evolution"):
+        with pytest.raises(InvalidInput, match="objective dtfm knows no tensor parallelism"):
+            make_planner(name).solve(dtfm)
+    with pytest.raises(InvalidInput, match="a front is of one grouping"):
+        search_front(problem(tensor=(2,)))
+    with pytest.raises(InvalidInput, match="a peer of a swarm is one device"):
+        make_planner("swarm", {"mode": "elastic"}).solve(problem(tensor=(2,)))
