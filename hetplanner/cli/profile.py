@@ -22,13 +22,11 @@ from hetplanner.cli.model import (
 )
 from hetplanner.cli.output import AsJson, bold, console, notices, print_json, progress_line, table
 from hetplanner.errors import InvalidInput
-from hetplanner.units import short_bytes, short_seconds
+from hetplanner.units import short_seconds
 
 if TYPE_CHECKING:
     from hetplanner.profiles.model import Profile
     from hetplanner.workload.workload import Workload
-
-_RIGHT = ("micro-batch", "degree", "forward", "backward", "update", "kept")
 
 
 def profile(
@@ -119,25 +117,13 @@ def _measured(
 
 
 def _print(found: Profile, out: Path | None) -> None:
+    from hetplanner.profiles.layer_table import NUMBERS, layer_table
+
     console.print(bold(found.name), f" {found.dtype}, {found.seq_len} tokens; {found.source}")
-    with_degree = any(row.degree > 1 for row in found.rows)
-    columns = [name for name in ("kind", "layer", *_RIGHT) if name != "degree" or with_degree]
-    rows = table("Layers, of one micro-batch", *columns, right=_RIGHT)
-    counts: dict[str, int] = {}
-    for run in found.layers:
-        counts[run.name] = counts.get(run.name, 0) + run.times
-    for row in found.rows:
-        times = f" × {counts[row.layer]}" if counts[row.layer] > 1 else ""
-        rows.add_row(
-            row.kind,
-            row.layer + times,
-            str(row.micro_batch),
-            *((str(row.degree),) if with_degree else ()),
-            short_seconds(row.forward),
-            short_seconds(row.backward),
-            "" if row.update is None else short_seconds(row.update),
-            "" if row.kept is None else short_bytes(row.kept),
-        )
+    head, lines = layer_table(found)
+    rows = table("Layers, of one micro-batch", *head, right=NUMBERS)
+    for line in lines:
+        rows.add_row(*line)
     console.print(rows)
     for kind, degree, size in found.costs:
         whole = short_seconds(found.model_seconds(kind, degree, size))

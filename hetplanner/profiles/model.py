@@ -97,18 +97,18 @@ class Profile(Noun):
         for i, row in enumerate(self.rows):
             if row.layer not in names:
                 raise ValueError(f"rows[{i}].layer: unknown layer {row.layer!r:.60}; the layers are {_few(names)}")
-        count, known = Counter((row.cell, row.layer) for row in self.rows), {row.cell for row in self.rows}
+        count = Counter((row.cell, row.layer) for row in self.rows)
         twice = next((key for key, times in count.items() if times > 1), None)
         if twice is not None:
             raise ValueError(f"rows: {_cell_words(twice[0])} has layer {twice[1]!r:.60} twice; keep one of the two")
-        for cell in sorted(known):
-            missing = sorted(name for name in names if (cell, name) not in count)
+        for cell, rows in sorted(self.costs.items(), key=lambda item: item[0]):
+            missing = sorted(names - rows.keys())
             if missing:
                 raise ValueError(
                     f"rows: {_cell_words(cell)} has no row for layer {missing[0]!r:.60};"
                     " measure it, or leave all rows of that micro-batch out"
                 )
-            if not any(row.forward + row.backward > 0 for row in self.rows if row.cell == cell):
+            if not any(row.forward + row.backward > 0 for row in rows.values()):
                 raise ValueError(f"rows: {_cell_words(cell)} takes no time at all; give its seconds")
         return self
 

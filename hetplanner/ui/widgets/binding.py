@@ -13,9 +13,7 @@ from hetplanner.units import short_bytes
 
 MAX_UPLOAD_BYTES = 16 * 2**20
 MAX_FILES = 8
-TOO_LARGE = (
-    f"nothing was read: all files together must be at most {short_bytes(MAX_UPLOAD_BYTES)}, {MAX_FILES} at a time"
-)
+TOO_LARGE = f"nothing was read: all files together must be at most {short_bytes(MAX_UPLOAD_BYTES)}, {{}} at a time"
 EMPTY = "the file is empty; write or save it again, and choose it once more"
 
 
@@ -71,6 +69,7 @@ class Upload(pmui.FileInput):
     """A file input that answers whatever it does not take: neither silence nor a tick stands for a refusal.
 
     Attributes:
+        most_files: at a time.
         refused: why nothing of the last files was taken; '' if they were.
         over_limit: what the browser or the size limit stopped, so that nothing came.
         empty: files without a byte came.
@@ -81,7 +80,7 @@ class Upload(pmui.FileInput):
 
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
-        self.refused = ""
+        self.refused, self.most_files = "", MAX_FILES
 
     def _handle_msg(self, msg: Any) -> None:
         """The widget's protocol. Its own handler raises at an error of the browser's, and ticks whatever was sent."""
@@ -102,7 +101,7 @@ class Upload(pmui.FileInput):
             return
         held = sum(len(c) for f in self._file_buffer.values() for c in f["chunks"].values())
         held += sum(len(f["value"]) for f in self._buffer)
-        if held + len(msg["data"]) > MAX_UPLOAD_BYTES or len(self._buffer) >= MAX_FILES:
+        if held + len(msg["data"]) > MAX_UPLOAD_BYTES or len(self._buffer) >= self.most_files:
             self._drop()
             self.param.trigger("over_limit")
             return
@@ -126,6 +125,7 @@ def upload_button(
     on_refused: Callable[[str], object],
     *,
     multiple: bool = False,
+    most: int = MAX_FILES,
     larger: str = "is it the right file?",
 ) -> Upload:
     """A button that takes files (also dropped onto it); no path is involved.
@@ -137,6 +137,7 @@ def upload_button(
         on_files: gets contents by name, and says whether it took them.
         on_refused: gets a line about files that did not come at all, to be shown beside the button.
         multiple: several at once.
+        most: how many.
         larger: what to do with a file beyond the limit.
     """
     button = Upload(
@@ -149,6 +150,7 @@ def upload_button(
         size="small",
         margin=(5, 10),
     )
+    button.most_files = most
 
     def take(event: param.parameterized.Event) -> None:
         if not event.new:
@@ -170,6 +172,6 @@ def upload_button(
             on_refused(words)
 
     button.param.watch(take, "value")
-    button.param.watch(lambda _: refuse(f"{TOO_LARGE}; {larger}"), "over_limit")
+    button.param.watch(lambda _: refuse(f"{TOO_LARGE.format(most)}; {larger}"), "over_limit")
     button.param.watch(lambda _: refuse(EMPTY), "empty")
     return button

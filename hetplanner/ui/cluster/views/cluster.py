@@ -1,4 +1,4 @@
-"""The Cluster page: what to go back to; choose, draw or import, the map, measuring, links, devices."""
+"""The Cluster page: what to go back to; choose, draw or import, the map, measuring, profile, links, devices."""
 
 from typing import Any
 
@@ -13,6 +13,7 @@ from hetplanner.ui.cluster.views.exchange import ExchangePart
 from hetplanner.ui.cluster.views.links import LinksPart
 from hetplanner.ui.cluster.views.map import MapView
 from hetplanner.ui.cluster.views.probe import ProbePart
+from hetplanner.ui.cluster.views.profile import ProfilePart
 from hetplanner.ui.shell.models.app import PlannerApp
 from hetplanner.ui.shell.views.page_view import PageView
 from hetplanner.ui.shell.views.recent import recent_card
@@ -50,7 +51,8 @@ class ClusterView(PageView):
             self.figures = [*self.figures, *links.figures]
             table = full_width(_device_table(self._app))
             measuring = full_width(ProbePart(self._app).view)
-            self._rest.parts = [page(measuring, *links.rows, full_width(self._exchange.view), table)]
+            profile = full_width(ProfilePart(self._app).view)
+            self._rest.parts = [page(measuring, profile, *links.rows, full_width(self._exchange.view), table)]
 
 
 def _device_table(app: PlannerApp) -> pn.Column:

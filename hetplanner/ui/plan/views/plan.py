@@ -22,6 +22,7 @@ from hetplanner.ui.shell.models.texts import (
     left_out_lines,
     percent_text,
     seconds_text,
+    sources_text,
     value_text,
 )
 from hetplanner.ui.shell.views.page_view import PageView
@@ -46,7 +47,7 @@ from hetplanner.units import short_bytes
 HEIGHT = 330
 MAP_HEIGHT = 455
 """As high as the curve with what stands under it."""
-WORDS_HEIGHT = "calc(138px + max(0px, 1200px - 100vw) / 4)"
+WORDS_HEIGHT = "calc(157px + max(0px, 1200px - 100vw) / 4)"
 """What a search says when it has ended has room from the start, on a narrow page more: nothing below moves then."""
 _NONE = "–"
 _POINT = "Point at a device, a stage or a site, here or on the map, to see it in all figures; click to hold it."
@@ -228,10 +229,10 @@ class PlanView(PageView):
 
     def show_numbers(self, *_: Any) -> None:
         """Metric cards, and the bottleneck by name."""
-        estimate = self.model.estimate
+        plan, estimate = self.model.plan, self.model.estimate
         self.rehearse.disabled = self.model.searching
         self.export.disabled = self.app.session.plan is None and estimate is None
-        if estimate is None:
+        if plan is None or estimate is None:
             self.metrics.clear()
             self.why.set(self._empty_words())
             return
@@ -246,7 +247,8 @@ class PlanView(PageView):
             f"{tight.device} is the tightest",
             "bad" if share > 1 else "warn" if share > 0.9 else "",
         )
-        lines = [bottleneck_text(estimate), *left_out_lines(estimate), *estimate.notes]
+        sources = f"Compute seconds from {sources_text(plan.problem)}."
+        lines = [bottleneck_text(estimate), sources, *left_out_lines(estimate), *estimate.notes]
         self.why.set("\n".join(lines), bold="Bottleneck:")
 
     def _show_value(self) -> None:

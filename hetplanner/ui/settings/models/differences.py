@@ -32,6 +32,9 @@ def _differences(old: Problem, new: Problem) -> Iterator[str]:
         yield _cluster_text(old.cluster, new.cluster)
     if old.workload != new.workload:
         yield from _workload_texts(old, new)
+    if old.profile != new.profile:
+        before, after = (one.profile.name[:60] if one.profile is not None else "none" for one in (old, new))
+        yield f"profile {before} → {after}" if before != after else f"rows of profile {before}"
     if old.objective != new.objective:
         names = {value: name for name, value in OBJECTIVES.items()}
         yield f"objective {names[old.objective]} → {names[new.objective]}"

@@ -14,6 +14,7 @@ from hetplanner.workload.workload import Workload
 
 MODEL_FILE = "model.json"
 """Stands for the file that a model without a name came from."""
+PROFILE_FILE = "profile.json"
 _USUAL = {
     "boundary_layers": NO_BOUNDARY_LAYERS,
     "shared_layers": 1,
@@ -37,6 +38,7 @@ def plan_command(plan: AnyPlan) -> str:
         words.append(f"--{name.replace('_', '-')}")
         words += [] if value is True else [str(value)]
     given = ["cluster.json: from the Cluster page", *([] if model else [f"{MODEL_FILE}: the model's own file"])]
+    given += [f"{PROFILE_FILE}: from the Cluster page"] if problem.profile is not None else []
     given += [f"{', '.join(left_out)}: set on the page only"] if left_out else []
     return f"# {'; '.join(given)}\n{shlex.join([*words, '-o', 'plan.json'])}"
 
@@ -49,8 +51,10 @@ def problem_snippet(plan: AnyPlan) -> str:
     workload = "plan.problem.workload" if model is None else f"hp.preset({', '.join(words)})"
     search = {"budget": "10 s"} | _search(plan)
     given = ", ".join(f"{name}={value!r}" for name, value in search.items())
+    kept = f'# plan.problem has a measured profile; elsewhere: profile=hp.load_profile("{PROFILE_FILE}")\n'
     return (
         f"problem = plan.problem.replace(workload={workload})  # change it here, then search again\n"
+        f"{kept if plan.problem.profile is not None else ''}"
         f"result = hp.search(problem{how}, {given})"
     )
 
@@ -98,7 +102,7 @@ def _wishes(problem: Problem) -> dict[str, Any]:
         found["exclude"] = ",".join(wanted.excluded)
     if wanted.pinned:
         found["pin"] = ",".join(f"{device}={stage}" for device, stage in wanted.pinned.items())
-    return found
+    return found if problem.profile is None else found | {"profile": PROFILE_FILE}
 
 
 def _search(plan: AnyPlan) -> dict[str, Any]:

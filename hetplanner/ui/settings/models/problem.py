@@ -13,6 +13,8 @@ from hetplanner.dtypes import DType
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.plan.reducers.names import REDUCER_NAMES
+from hetplanner.profiles.match import check_profile
+from hetplanner.profiles.model import Profile
 from hetplanner.reading import reader
 from hetplanner.schema import checked, parse_json
 from hetplanner.ui.shell.models.session import Session
@@ -39,8 +41,8 @@ USUAL_RANK = 8
 
 
 PROBLEM_SETTINGS = (
-    "cluster", "preset", "uploaded", *MODEL_SIZES, *MODEL_OPTIONS, "objective", "stages", "replicas", "excluded",
-    "pinned", "codecs", "codec_block", "max_ratio", "reducers", "max_local_steps", "fragments",
+    "cluster", "profile", "preset", "uploaded", *MODEL_SIZES, *MODEL_OPTIONS, "objective", "stages", "replicas",
+    "excluded", "pinned", "codecs", "codec_block", "max_ratio", "reducers", "max_local_steps", "fragments",
 )  # fmt: skip
 """Settings that the problem is made of."""
 
@@ -49,6 +51,7 @@ class ProblemSettings(param.Parameterized):
     """The problem as settings. Stages or replicas of 0 are 'auto': the planner finds them."""
 
     cluster = param.ClassSelector(class_=Cluster, default=None)
+    profile = param.ClassSelector(class_=Profile, default=None, doc="Used where it is of the model; see `misfit`.")
     preset: Any = param.Selector(default="gpt3-xl", objects=[*preset_names(), UPLOADED])
     uploaded = param.ClassSelector(
         class_=Workload, default=None, doc="From a Hugging Face config.json or a workload file."
@@ -155,6 +158,15 @@ class ProblemSettings(param.Parameterized):
         fixed = ("layers", "seq_len", *MODEL_OPTIONS)
         return (*fixed, "micro_batch") if base.program is not None else fixed
 
+    def misfit(self, workload: Workload) -> str:
+        """Why the loaded profile is not used for a workload; '' if it is, or none is loaded."""
+        if self.profile is not None:
+            try:
+                check_profile(self.profile, workload)
+            except ValueError as error:
+                return str(error)
+        return ""
+
     # -- the problem ------------------------------------------------------------------------------
 
     def _base_workload(self) -> Workload:
@@ -224,11 +236,13 @@ class ProblemSettings(param.Parameterized):
                 f"cluster: the page plans up to {MAX_DEVICES} devices, this one has {len(self.cluster.devices)};"
                 " use the command line (hetplanner plan)"
             )
+        workload = self.workload()
         fields = {
             "cluster": self.cluster,
-            "workload": self.workload(),
+            "workload": workload,
             "objective": self.objective,
             "constraints": self.constraints(),
+            "profile": None if self.misfit(workload) else self.profile,
         }
         return checked(Problem, fields, "settings")
 
@@ -260,11 +274,13 @@ class ProblemSettings(param.Parameterized):
         with param.parameterized.discard_events(self):
             # Together: who shows the cluster shows which of its devices are excluded.
             self.cluster, self.excluded = problem.cluster, list(wanted.excluded)
+            if problem.profile is not None or not self.misfit(workload):  # one that is not used stays loaded
+                self.profile = problem.profile
             if workload.name in preset_names():
                 self.preset = workload.name
             else:
                 self.uploaded, self.preset = workload, UPLOADED
-        self.param.trigger("cluster", "excluded", "preset", "uploaded")
+        self.param.trigger("cluster", "excluded", "profile", "preset", "uploaded")
         self._take_sizes(workload)
         self.param.update(
             stages=wanted.stages or 0,

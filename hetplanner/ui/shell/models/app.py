@@ -15,6 +15,7 @@ from hetplanner.ui.cluster.models.exchange import ExchangeModel
 from hetplanner.ui.cluster.models.link_tables import LinkTables
 from hetplanner.ui.cluster.models.links import LinksModel
 from hetplanner.ui.cluster.models.probe import ProbeModel
+from hetplanner.ui.cluster.models.profile import ProfileModel
 from hetplanner.ui.export.model import ExportModel
 from hetplanner.ui.jobs.compute import ComputeWorker, process_compute
 from hetplanner.ui.jobs.jobs import SearchService
@@ -55,6 +56,7 @@ class PlannerApp(param.Parameterized):
         self.drawing = DrawingModel(self.session, self.cluster.editor, self.links)
         self.probe = ProbeModel(self.session, self.cluster.editor, probes or process_probes(home), home)
         self.plan = PlanModel(self.session, service)
+        self.profile = ProfileModel(self.session, self.plan)
         self.carry = CarryModel(self.session, self.plan, compute or process_compute())
         self.free_shape = FreeShapeModel(self.session, self.plan, service)
         self.settings = SettingsForm(self.plan)

@@ -3,10 +3,12 @@
 import math
 import re
 
+from hetplanner.cost.sources import compute_sources
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.estimate import Estimate
 from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.model import Plan
+from hetplanner.plan.problem import Problem
 from hetplanner.plots.data.curves import value_text as value_text
 from hetplanner.units import short_bytes, short_seconds
 
@@ -62,6 +64,11 @@ def dollars_text(estimate: Estimate, word: str = "tokens") -> str:
 def left_out_lines(estimate: Estimate) -> list[str]:
     """What the dollars of an estimate leave out, as a line; none where they are whole."""
     return [f"Dollars are {estimate.left_out_text}."] if estimate.left_out_text else []
+
+
+def sources_text(problem: Problem) -> str:
+    """'4 × A100: profile (measured at micro-batch 2); 2 × T4: catalog': where compute seconds come from."""
+    return "; ".join(map(str, compute_sources(problem)))
 
 
 def device_text(plan: Plan, device: str) -> str:

@@ -10,7 +10,7 @@ from hetplanner.cluster.formats.cluster_files import save_cluster
 from hetplanner.plan.elastic.rebalancing import Rebalancing
 from hetplanner.plan.problem import Constraints
 from hetplanner.ui.settings.models.lines import plan_command, problem_snippet
-from tests.support.plans.factories import chain_plan, slow_swarm, small_cluster, swarm_plan, tiny_workload
+from tests.support.plans.factories import chain_plan, profile_of, slow_swarm, small_cluster, swarm_plan, tiny_workload
 
 OPTIONS = {"layers": 8, "boundary_layers": "bottleneck:4:2", "shared_layers": 2}
 
@@ -74,6 +74,15 @@ def test_what_the_command_line_cannot_say_is_named():
     assert "recompute, codec block: set on the page only" in plan_command(plan)
     assert "recompute=True" in problem_snippet(plan)
     assert "--recompute" not in words_of(plan)
+
+
+def test_a_measured_profile_is_a_file_of_the_command_and_kept_in_the_notebook():
+    workload = hp.preset("tiny-gpt")
+    plan = of_model(workload, profile=profile_of(workload, "CPU generic"))
+    assert "; profile.json: from the Cluster page" in plan_command(plan)
+    assert options_of(words_of(plan)) == {"--profile": "profile.json"}
+    assert 'profile=hp.load_profile("profile.json")' in problem_snippet(plan)
+    assert "profile" not in plan_command(of_model(workload)) + problem_snippet(of_model(workload))
 
 
 def test_a_strange_name_stays_one_word():
