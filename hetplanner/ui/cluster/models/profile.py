@@ -7,7 +7,6 @@ import param
 
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.profiles.files import merge_profiles, profile_from_json, profile_to_json
-from hetplanner.profiles.imports.interface import Named
 from hetplanner.profiles.imports.registry import imported_profile
 from hetplanner.profiles.layer_table import layer_table
 from hetplanner.profiles.model import Profile
@@ -66,8 +65,7 @@ class ProfileModel(param.Parameterized):
         if any(_OWN_FILE.search(content) for content in files.values()):
             profile = merge_profiles([profile_from_json(content, name) for name, content in files.items()])
         else:
-            named = [Named(name, content) for name, content in files.items()]
-            profile = imported_profile(named, self.settings.workload(), self.kind.strip()[:120] or None)
+            profile = imported_profile(files, self.settings.workload(), self.kind.strip()[:120] or None)
         if len(profile.rows) > MAX_ROWS:
             raise InvalidInput(
                 f"profile {profile.name!r:.60}: must have at most {MAX_ROWS:,} rows here, has {len(profile.rows):,};"

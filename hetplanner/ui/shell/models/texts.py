@@ -3,7 +3,7 @@
 import math
 import re
 
-from hetplanner.cost.sources import compute_sources
+from hetplanner.cost.compute.sources import compute_sources
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.estimate import Estimate
 from hetplanner.plan.files.plan_files import AnyPlan
