@@ -20,48 +20,50 @@ class ComputeSource:
         kind: as the cluster file has it.
         devices: how many there are.
         origin: `cluster file` where it states a peak or an efficiency, as measurements and calibrations do.
-        detail: of a profile, at which micro-batches it was measured; else ''.
+        degree: how many of them serve together, each time.
+        detail: of a profile, at which micro-batches and degree it was measured; else ''.
     """
 
     kind: str
     devices: int
     origin: Origin
+    degree: int = 1
     detail: str = ""
 
     def __str__(self) -> str:
+        groups = f" in groups of {self.degree}" if self.degree > 1 else ""
         detail = f" ({self.detail})" if self.detail else ""
-        return f"{self.devices} × {self.kind}: {self.origin}{detail}"
+        return f"{self.devices} × {self.kind}{groups}: {self.origin}{detail}"
 
 
 def compute_sources(problem: Problem) -> tuple[ComputeSource, ...]:
-    """By kind of device and origin, in the cluster's order: what its forward and backward seconds are taken from."""
-    counts: dict[tuple[str, Origin], int] = {}
-    profile = problem.profile
-    measured = {plain_kind(kind): kind for kind in profile.kinds if profile.micro_batches(kind)} if profile else {}
+    """By kind of device, degree and origin, in the cluster's order: where forward and backward seconds come from."""
+    counts: dict[tuple[str, int, Origin, str], int] = {}
+    members = {device for group in problem.groups or () for device in group.devices[1:]}
     for device in problem.cluster.devices:
-        origin: Origin = "catalog"
-        if plain_kind(device.kind) in measured:
-            origin = "profile"
-        elif device.peak is not None or device.efficiency is not None:
-            origin = "cluster file"
-        counts[device.kind, origin] = counts.get((device.kind, origin), 0) + 1
+        if device.id not in members:
+            degree = problem.degree_of(device.id)
+            detail = _detail(problem.profile, device.kind, degree, problem.workload.micro_batch)
+            stated = device.peak is not None or device.efficiency is not None
+            origin: Origin = "profile" if detail else "cluster file" if stated else "catalog"
+            key = device.kind, degree, origin, detail
+            counts[key] = counts.get(key, 0) + degree
     return tuple(
-        ComputeSource(
-            kind,
-            count,
-            origin,
-            _detail(profile, measured[plain_kind(kind)], problem.workload.micro_batch)
-            if profile is not None and origin == "profile"
-            else "",
-        )
-        for (kind, origin), count in counts.items()
+        ComputeSource(kind, count, origin, degree, detail) for (kind, degree, origin, detail), count in counts.items()
     )
 
 
-def _detail(profile: Profile, kind: str, micro_batch: int) -> str:
-    sizes = profile.micro_batches(kind)
+def _detail(profile: Profile | None, name: str, degree: int, micro_batch: int) -> str:
+    """How a profile knows the seconds of a kind at a degree; '' if it has none."""
+    if profile is None:
+        return ""
+    kind = next((kind for kind in profile.kinds if plain_kind(kind) == plain_kind(name)), "")
+    sizes, divided = profile.micro_batches(kind, degree), ""
+    if not sizes and degree > 1:
+        sizes, divided = profile.micro_batches(kind), ", one device's divided"
+    if not sizes:
+        return ""
     if micro_batch in sizes:
-        return f"measured at micro-batch {micro_batch}"
-    between = sizes[0] < micro_batch < sizes[-1]
-    how = "interpolated" if between else "extrapolated"
-    return f"{how} to micro-batch {micro_batch} from {', '.join(map(str, sizes))}"
+        return f"measured at micro-batch {micro_batch}{divided}"
+    how = "interpolated" if sizes[0] < micro_batch < sizes[-1] else "extrapolated"
+    return f"{how} to micro-batch {micro_batch} from {', '.join(map(str, sizes))}{divided}"

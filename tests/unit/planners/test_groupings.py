@@ -7,6 +7,7 @@ import pytest
 
 from hetplanner.cluster.model import Cluster
 from hetplanner.cost.bounds.lower_bounds import bound_step
+from hetplanner.cost.compute.sources import compute_sources
 from hetplanner.cost.compute.tensor import exchange_seconds, repeated_bytes
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.cost.tables import CostTables
@@ -104,7 +105,13 @@ def test_rows_of_a_profile_at_the_degree_go_before_those_of_one_device() -> None
         rows=(*profile.rows, *(row.replace(degree=2, forward=0.013, backward=0.03) for row in profile.rows))
     )
     groups = (group("h0-0", "h0-1"), group("h1-0", "h1-1", "h1-2", "h1-3"))
-    tables = CostTables(problem(groups=groups).replace(profile=shared))
+    changed = problem(groups=groups).replace(profile=shared)
+    assert [str(source) for source in compute_sources(changed)] == [
+        "2 × T4 in groups of 2: profile (measured at micro-batch 2)",
+        "2 × T4: profile (measured at micro-batch 2)",
+        "4 × T4 in groups of 4: profile (measured at micro-batch 2, one device's divided)",
+    ]
+    tables = CostTables(changed)
     row = tables.devices.class_D[0]
     assert np.diff(tables.forward_s_CO[row, [1, 3]]) == pytest.approx(0.013)
     four = tables.devices.class_D[4]
