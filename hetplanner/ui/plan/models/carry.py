@@ -1,10 +1,11 @@
 """Keeps the plan in hand one of the settings in hand: every change estimates it anew, at once, or marks it."""
 
+from contextlib import suppress
 from typing import Any
 
 import param
 
-from hetplanner.errors import HetplannerError
+from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
@@ -59,7 +60,7 @@ class CarryModel(param.Parameterized):
         self.origin, self._carried, self._own = event.new, None, None
         if event.new is not None and not self.plan.job_id:
             with self.session.reporting():
-                self._own = self.plan.problem()
+                self._own = self._with_groups(self.plan.problem())
         self.check()
 
     def check(self, *_: Any) -> None:
@@ -68,12 +69,12 @@ class CarryModel(param.Parameterized):
             return
         self._ticket = None
         try:
-            self._wanted = wanted = self.plan.problem()
+            self._wanted = wanted = self._with_groups(self.plan.problem())
         except HetplannerError as error:
             self.plan.outdated = True
             self._mark(f"the settings cannot be planned for: {error}")
             return
-        self.plan.outdated = self.plan.is_of_other_settings(wanted)
+        self.plan.outdated = self.plan.is_of_other_settings(wanted.replace(groups=None))
         if self.origin is None:
             self._set("current")
         elif wanted == self.origin.problem or (self._own is not None and wanted == self._own):
@@ -86,6 +87,19 @@ class CarryModel(param.Parameterized):
             self._mark(SWARM)
         else:
             self._ask(wanted)
+
+    def _with_groups(self, wanted: Problem) -> Problem:
+        """The settings' problem with the groups of the plan, which a search had chosen, as long as they may stay."""
+        origin = self.origin
+        if (
+            origin is None
+            or not origin.problem.groups
+            or wanted.constraints.tensor != origin.problem.constraints.tensor
+        ):
+            return wanted
+        with suppress(InvalidInput):  # the cluster is another
+            return wanted.replace(groups=origin.problem.groups)
+        return wanted
 
     def _ask(self, wanted: Problem) -> None:
         assert self.origin is not None

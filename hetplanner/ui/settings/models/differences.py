@@ -17,6 +17,7 @@ _LABELS = {
     "codec_block": "codec block",
     "max_ratio": "greatest ratio",
     "max_local_steps": "local steps",
+    "tensor": "tensor parallelism",
 }
 
 

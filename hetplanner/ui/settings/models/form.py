@@ -10,6 +10,7 @@ import param
 from hetplanner.codecs.spec import ALLOWED_CODECS
 from hetplanner.dtypes import DType
 from hetplanner.errors import HetplannerError, InvalidInput
+from hetplanner.plan.groups import DEGREES
 from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
 from hetplanner.schema import parse_json
@@ -135,6 +136,13 @@ _DEVICES = Group(
     "Devices",
     (
         Setting("excluded", "Excluded", "names", "Devices not to use, separated by commas.", empty="none"),
+        Setting(
+            "tensor",
+            "Devices that share layers",
+            "many",
+            "Tensor parallelism inside a host: allowed degrees. Such plans can be simulated, but not trained yet.",
+            _options(map(str, DEGREES)),
+        ),
         Setting("pinned", "Pinned to a stage", "pins", "Stages count from 0. Planner evolution.", empty="d0: 0, d5: 3"),
     ),
 )
@@ -266,7 +274,7 @@ class SettingsForm(param.Parameterized):
                     raise InvalidInput(f"unknown device {device!r:.60}; the Cluster page lists their names")
         if name == "codecs":
             return value or ["none"]
-        if name == "reducers" and not value:
+        if name in ("reducers", "tensor") and not value:
             raise InvalidInput("must be at least one; tick one")
         if setting.takes_cores and not self.plan.session.unlocked:
             most = planner_defaults(self.plan.planner)[name.removeprefix(OWN)]

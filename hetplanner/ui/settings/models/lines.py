@@ -94,10 +94,10 @@ def _wishes(problem: Problem) -> dict[str, Any]:
     wanted, usual = problem.constraints, Constraints()
     found: dict[str, Any] = {} if problem.objective == "step-time" else {"objective": problem.objective}
     for name in ("stages", "replicas", "codecs", "codec_block", "max_ratio", "reducers", "max_local_steps",
-                 "fragments"):  # fmt: skip
+                 "fragments", "tensor"):  # fmt: skip
         value = getattr(wanted, name)
         if value != getattr(usual, name):
-            found[name] = ",".join(value) if isinstance(value, tuple) else value
+            found[name] = ",".join(map(str, value)) if isinstance(value, tuple) else value
     if wanted.excluded:
         found["exclude"] = ",".join(wanted.excluded)
     if wanted.pinned:

@@ -11,6 +11,7 @@ from hetplanner.codecs.spec import ALLOWED_CODECS, DEFAULT_MAX_RATIO
 from hetplanner.cost.check import check_problem
 from hetplanner.dtypes import DType
 from hetplanner.errors import HetplannerError, InvalidInput
+from hetplanner.plan.groups import DEGREES
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.profiles.match import check_profile
@@ -42,7 +43,7 @@ USUAL_RANK = 8
 
 PROBLEM_SETTINGS = (
     "cluster", "profile", "preset", "uploaded", *MODEL_SIZES, *MODEL_OPTIONS, "objective", "stages", "replicas",
-    "excluded", "pinned", "codecs", "codec_block", "max_ratio", "reducers", "max_local_steps", "fragments",
+    "excluded", "pinned", "codecs", "codec_block", "max_ratio", "reducers", "max_local_steps", "fragments", "tensor",
 )  # fmt: skip
 """Settings that the problem is made of."""
 
@@ -84,6 +85,7 @@ class ProblemSettings(param.Parameterized):
     reducers = param.ListSelector(default=list(REDUCER_NAMES), objects=list(REDUCER_NAMES))
     max_local_steps = param.Integer(default=1, bounds=(1, 100_000))
     fragments = param.Integer(default=1, bounds=(1, 1000))
+    tensor = param.ListSelector(default=["1"], objects=list(map(str, DEGREES)), doc="Degrees of tensor parallelism.")
     settled = param.Event(doc="A whole problem has been taken over.")
 
     def __init__(self, session: Session, **params: Any) -> None:
@@ -222,6 +224,7 @@ class ProblemSettings(param.Parameterized):
             "reducers": tuple(name for name in REDUCER_NAMES if name in self.reducers),
             "max_local_steps": self.max_local_steps,
             "fragments": self.fragments,
+            "tensor": tuple(degree for degree in DEGREES if str(degree) in self.tensor),
         }
         return checked(Constraints, fields, "settings")
 
@@ -292,6 +295,7 @@ class ProblemSettings(param.Parameterized):
             reducers=list(wanted.reducers),
             max_local_steps=wanted.max_local_steps,
             fragments=wanted.fragments,
+            tensor=list(map(str, wanted.tensor)),
             objective=problem.objective,
         )
 
