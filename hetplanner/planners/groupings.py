@@ -7,6 +7,7 @@ differ for one make of hosts. A grouping whose lower bound is above the best pla
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from hetplanner.cost.advice.feasibility import fitting_shape
@@ -15,7 +16,7 @@ from hetplanner.cost.capacity import Capacity
 from hetplanner.cost.check import explain_infeasible
 from hetplanner.cost.estimate import CostModel
 from hetplanner.errors import Infeasible
-from hetplanner.plan.groupings import Grouping, all_groupings
+from hetplanner.plan.groupings import Degrees, Groupings
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.interface import (
@@ -28,23 +29,33 @@ from hetplanner.planners.interface import (
     ShouldStop,
 )
 
-ALIKE_SHARE, NEIGHBOURS_SHARE, LAST_SHARE = 0.3, 0.25, 0.45
-"""Of the budget, by round."""
-MOST_NEIGHBOURS, LAST = 8, 2
-"""Groupings in the later rounds."""
+ALIKE, NEIGHBOURS, SECOND, BEST = 0.3, 0.55, 0.7, 1.0
+"""Share of the budget that is spent after each round."""
+MOST_NEIGHBOURS = 8
+MOST_BOUNDED = 32
+"""With more groupings than these, their least bound is not looked for."""
 SAME = 1e-9
 """Share by which a bound must be below a value, for rounding."""
 
 
-@dataclass
 class _Option:
-    """A grouping on its way through the rounds."""
+    """A grouping on its way through the rounds.
 
-    grouping: Grouping
-    problem: Problem
-    bound: float
-    result: SearchResult | None = None
-    start: Plan | None = None
+    Attributes:
+        problem: with its groups.
+        bound: no plan of it is below; infinite where none fits.
+        result: of its best search so far.
+        start: what its next search begins with.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        model = CostModel.of(problem)
+        bound = bound_cost if problem.objective == "cost" else bound_step
+        fits = fitting_shape(Capacity(model.tables), problem) is not None
+        self.problem = problem
+        self.bound = bound(model.tables, model.links) if fits else float("inf")
+        self.result: SearchResult | None = None
+        self.start: Plan | None = None
 
     @property
     def value(self) -> float:
@@ -85,6 +96,27 @@ class _Events:
             self.on_event(merged)
 
 
+@dataclass
+class _Clock:
+    """Divides a budget among searches that follow one another."""
+
+    budget: Budget
+    began_s: float = field(default_factory=time.perf_counter)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the budget's time is over."""
+        return self.budget.seconds is not None and time.perf_counter() - self.began_s >= self.budget.seconds
+
+    def part(self, until: float, searches: int, evaluations: int) -> Budget:
+        """Of what is left until that share of the budget, what the next of so many searches gets."""
+        total, left = self.budget, None
+        if total.seconds is not None:
+            left = max(0.0, until * total.seconds - (time.perf_counter() - self.began_s)) / searches
+        count = None if total.evaluations is None else max(0, int(until * total.evaluations) - evaluations) // searches
+        return Budget(seconds=left, evaluations=count)
+
+
 @dataclass(frozen=True)
 class SearchOfGroupings:
     """How groupings are searched.
@@ -114,31 +146,42 @@ class SearchOfGroupings:
             InvalidInput: no grouping is possible.
             Infeasible: no plan of any grouping fits.
         """
-        options, events = _options(problem, alike=self.alike), _Events(self.on_event)
-        for option in options:
-            if start is not None and (start.problem.groups or ()) == option.problem.groups:
-                option.start = start
-        alike = {grouping.groups for grouping in all_groupings(problem, alike=True)}
-        self._round([o for o in options if o.grouping.groups in alike], ALIKE_SHARE, options, seed, budget, events)
-        best = min(options, key=lambda o: (o.value, o.bound))
-        near = sorted(options, key=lambda o: (best.grouping.distance(o.grouping), o.bound))
-        new = [o for o in near if o.result is None][:MOST_NEIGHBOURS]
-        self._round(new, NEIGHBOURS_SHARE, options, seed, budget, events)
-        last = [o for o in sorted(options, key=lambda o: o.value)[:LAST] if o.result is not None]
-        self._round(last, LAST_SHARE, options, seed, budget, events)
-        if _best(options) == float("inf"):
-            raise Infeasible(f"{problem.workload.name}: no grouping of the devices has a plan that fits")
-        return _merged(options, events, budget)
+        ways, events, options = Groupings(problem), _Events(self.on_event), dict[Degrees, _Option]()
 
-    def _round(
-        self, chosen: list[_Option], share: float, options: list[_Option], seed: int, budget: Budget, events: _Events
-    ) -> None:
-        """Searches of some groupings; those that cannot be better, or come after the search was cancelled, are none."""
-        for option in chosen:
-            if self.should_stop is not None and self.should_stop() and _best(options) < float("inf"):
+        def looked_at(chosen: Iterable[Degrees]) -> list[_Option]:
+            for degrees in chosen:
+                if degrees not in options:
+                    option = options[degrees] = _Option(problem.replace(groups=ways.groups(degrees)))
+                    option.start = start if start is not None and start.problem == option.problem else None
+            return [options[degrees] for degrees in chosen]
+
+        clock = _Clock(budget)
+        # Large groups make small problems, whose first plans come soon.
+        self._round(looked_at(ways.alike()[::-1]), clock, ALIKE, seed, events)
+        if not self.alike:
+            best = min(options, key=lambda degrees: (options[degrees].value, options[degrees].bound))
+            near = [degrees for degrees in ways.neighbours(best) if degrees not in options][:MOST_NEIGHBOURS]
+            self._round(looked_at(near), clock, NEIGHBOURS, seed, events)
+        found = sorted((o for o in options.values() if o.result is not None), key=lambda o: o.value)
+        if not found:
+            raise _explained(list(options.values()), problem)
+        self._round(found[1:2], clock, SECOND, seed, events)
+        self._round(found[:1], clock, BEST, seed, events)
+        is_whole = self.alike or ways.count <= MOST_BOUNDED
+        if is_whole and not self.alike:
+            looked_at(list(ways.all()))
+        bound = min(option.bound for option in options.values()) if is_whole else _work_bound(problem)
+        return _merged(min(found, key=lambda o: o.value), bound, events, budget)
+
+    def _round(self, chosen: list[_Option], clock: _Clock, until: float, seed: int, events: _Events) -> None:
+        """Searches of some groupings; those that cannot be better, or come when the time is over, are left out."""
+        for i, option in enumerate(chosen):
+            best = float("inf") if events.best is None else events.best.best
+            is_over = clock.is_late or (self.should_stop is not None and self.should_stop())
+            if is_over and best < float("inf"):
                 return
-            if option.result is not None or option.bound < _best(options) * (1.0 - SAME):
-                self._search(option, seed, _part(budget, share / len(chosen)), events)
+            if option.result is not None or option.bound < best * (1.0 - SAME):
+                self._search(option, seed, clock.part(until, len(chosen) - i, events.evaluations), events)
 
     def _search(self, option: _Option, seed: int, budget: Budget, events: _Events) -> None:
         """One search of one grouping; a plan that it had is kept if it is better."""
@@ -165,42 +208,27 @@ class SearchOfGroupings:
         option.start = option.result.plan if self.goes_on and option.result is not None else None
 
 
-def _best(options: list[_Option]) -> float:
-    return min(option.value for option in options)
+def _work_bound(problem: Problem) -> float:
+    """Seconds in which all devices together do a step's arithmetic: no grouping is faster. 0 where not known."""
+    if problem.objective == "cost" or problem.profile is not None:
+        return 0.0
+    tables = CostModel.of(problem.replace(groups=())).tables
+    rows = [problem.cluster.device_index(device) for device in problem.usable_devices]
+    flops = float(tables.flops_O[-1]) * problem.workload.num_micro_batches
+    return flops / float(tables.devices.rate_flops_per_s_D[rows].sum())
 
 
-def _options(problem: Problem, *, alike: bool) -> list[_Option]:
-    """Groupings that memory allows, the least bound first; one degree for all goes before others."""
-    options, last = [], None
-    for grouping in all_groupings(problem, alike=alike):
-        changed = problem.replace(groups=grouping.groups)
-        model = CostModel.of(changed)
-        if fitting_shape(Capacity(model.tables), changed) is None:
-            last = changed
-            continue
-        bound = bound_cost if problem.objective == "cost" else bound_step
-        options.append(_Option(grouping, changed, bound(model.tables, model.links)))
-    if not options:
-        assert last is not None
-        wanted = problem.constraints
-        raise explain_infeasible(last, CostModel.of(last).tables, wanted.stages or 1, wanted.replicas or 1)
-    return options
+def _explained(options: list[_Option], problem: Problem) -> Infeasible:
+    """Why nothing fits, for the grouping with the largest groups."""
+    last, wanted = options[-1].problem, problem.constraints
+    return explain_infeasible(last, CostModel.of(last).tables, wanted.stages or 1, wanted.replicas or 1)
 
 
-def _part(budget: Budget, share: float) -> Budget:
-    return Budget(
-        seconds=None if budget.seconds is None else budget.seconds * share,
-        evaluations=None if budget.evaluations is None else int(budget.evaluations * share),
-    )
-
-
-def _merged(options: list[_Option], events: _Events, budget: Budget) -> SearchResult:
+def _merged(best: _Option, bound: float, events: _Events, budget: Budget) -> SearchResult:
     """The best of all searches as the result of one."""
-    best = min((option for option in options if option.result is not None), key=lambda option: option.value)
     assert best.result is not None
     assert events.best is not None
     plan, seconds = best.result.plan, time.perf_counter() - events.began_s
-    bound = min(option.bound for option in options)
     placement = tuple(tuple(replica[0] for replica in stage.replicas) for stage in plan.stages)
     events.take(replace(events.best, evaluations=0, best=best.value, placement=placement), "done")
     provenance = plan.provenance.replace(

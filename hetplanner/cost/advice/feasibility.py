@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hetplanner.cost.capacity import Capacity, find_fit
 from hetplanner.cost.tables import CostTables
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.groupings import all_groupings
+from hetplanner.plan.groupings import Groupings
 from hetplanner.plan.groups import DEGREES, why_not
 from hetplanner.plan.problem import Problem
 from hetplanner.units import short_bytes
@@ -117,9 +117,10 @@ def _groups(problem: Problem) -> Iterator[tuple[str, Problem]]:
         if not why_not(problem.workload, degree):
             wanted = problem.replace(constraints=problem.constraints.replace(tensor=(degree,)))
             with suppress(InvalidInput):  # no host has so many
-                (found,) = all_groupings(wanted, alike=True)
+                ways = Groupings(wanted)
+                (degrees,) = ways.alike()
                 text = f"tensor parallelism inside hosts would help (--tensor 1,{degree})"
-                yield text, wanted.replace(groups=found.groups)
+                yield text, wanted.replace(groups=ways.groups(degrees))
 
 
 def _smaller_micro_batches(problem: Problem) -> Iterator[tuple[str, Problem]]:

@@ -13,7 +13,7 @@ from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.cost.tables import CostTables
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.files.plan_files import any_plan_from_data, load_plan, plan_to_data, save_plan
-from hetplanner.plan.groupings import all_groupings
+from hetplanner.plan.groupings import Groupings
 from hetplanner.plan.groups import WorkerGroup
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.plan.train import check_runnable
@@ -55,19 +55,28 @@ def group(*devices: str) -> WorkerGroup:
     return WorkerGroup(devices=devices)
 
 
+def sizes(wanted: Problem, chosen) -> list[list[int]]:
+    ways = Groupings(wanted)
+    return [sorted(g.degree for g in ways.groups(degrees)) for degrees in chosen(ways)]
+
+
 def test_hosts_of_a_make_are_divided_alike_and_others_as_they_can() -> None:
-    sizes = [sorted(g.degree for g in grouping.groups) for grouping in all_groupings(problem(MIXED, tensor=(1, 2, 4)))]
-    assert sizes[:3] == [[], [2, 2, 2, 2, 2], [2, 4, 4]], "one degree for all, where a host has so many"
-    assert sorted(sizes[3:]) == sorted([[2], [2, 2, 2, 2], [4, 4]])
-    fixed = [sorted(g.degree for g in grouping.groups) for grouping in all_groupings(problem(MIXED, tensor=(4,)))]
-    assert fixed == [[4, 4]], "smaller hosts serve by their single devices"
+    free = problem(MIXED, tensor=(1, 2, 4))
+    assert sizes(free, Groupings.alike) == [[], [2, 2, 2, 2, 2], [2, 4, 4]], "one degree, where a host has so many"
+    everything = sizes(free, Groupings.all)
+    assert sorted(everything) == sorted([[], [2, 2, 2, 2, 2], [2, 4, 4], [2], [2, 2, 2, 2], [4, 4]])
+    assert len(everything) == Groupings(free).count
+    near = sizes(free, lambda ways: ways.neighbours(ways.alike()[1]))
+    assert near == [[2], [2, 4, 4], [2, 2, 2, 2]], "another degree for the larger make first"
+    assert sizes(problem(MIXED, tensor=(4,)), Groupings.all) == [[4, 4]], "smaller hosts serve by their single devices"
 
 
 def test_left_over_excluded_and_pinned_devices_serve_alone() -> None:
     cluster = hosts(("T4", 7))
-    (grouping,) = all_groupings(problem(cluster, tensor=(2,), excluded=("h0-0",), pinned={"h0-1": 0}), alike=True)
-    assert grouping.groups == (group("h0-2", "h0-3"), group("h0-4", "h0-5"))
-    changed = problem(cluster, grouping.groups, excluded=("h0-0",))
+    ways = Groupings(problem(cluster, tensor=(2,), excluded=("h0-0",), pinned={"h0-1": 0}))
+    groups = ways.groups(ways.alike()[0])
+    assert groups == (group("h0-2", "h0-3"), group("h0-4", "h0-5"))
+    changed = problem(cluster, groups, excluded=("h0-0",))
     assert changed.usable_devices == ("h0-1", "h0-2", "h0-4", "h0-6")
     assert changed.degree_of("h0-2") == 2
     assert changed.degree_of("h0-6") == 1
@@ -154,7 +163,7 @@ def test_groups_that_no_plan_can_have_are_named(groups, message: str) -> None:
 )
 def test_degrees_that_do_not_work_are_named_with_those_that_do(workload, tensor, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        all_groupings(problem(workload=workload, tensor=tensor))
+        Groupings(problem(workload=workload, tensor=tensor)).alike()
 
 
 def test_a_search_over_degrees_is_no_worse_than_any_degree_and_its_bound_holds() -> None:
@@ -163,8 +172,9 @@ def test_a_search_over_degrees_is_no_worse_than_any_degree_and_its_bound_holds()
     again = make_planner("evolution").solve(problem(MIXED, tensor=(1, 2, 4)), seed=1, budget=budget)
     assert found.plan.replace(provenance=again.plan.provenance) == again.plan
     assert found.plan.provenance.evaluations == found.evaluations
-    for grouping in all_groupings(problem(MIXED, tensor=(1, 2, 4))):
-        fixed = problem(MIXED, grouping.groups)
+    ways = Groupings(problem(MIXED, tensor=(1, 2, 4)))
+    for degrees in ways.all():
+        fixed = problem(MIXED, ways.groups(degrees))
         one = make_planner("megatron").solve(fixed, seed=1, budget=budget)
         assert found.value <= one.value
         model = CostModel.of(fixed)
