@@ -102,17 +102,24 @@ class _Clock:
 
     budget: Budget
     began_s: float = field(default_factory=time.perf_counter)
+    loading_s: float = 0.0
+    """That went into loading and compiling kernels, which no budget counts."""
+
+    @property
+    def spent_s(self) -> float:
+        """Of the budget's time."""
+        return time.perf_counter() - self.began_s - self.loading_s
 
     @property
     def is_late(self) -> bool:
         """Whether the budget's time is over."""
-        return self.budget.seconds is not None and time.perf_counter() - self.began_s >= self.budget.seconds
+        return self.budget.seconds is not None and self.spent_s >= self.budget.seconds
 
     def part(self, until: float, searches: int, evaluations: int) -> Budget:
         """Of what is left until that share of the budget, what the next of so many searches gets."""
         total, left = self.budget, None
         if total.seconds is not None:
-            left = max(0.0, until * total.seconds - (time.perf_counter() - self.began_s)) / searches
+            left = max(0.0, until * total.seconds - self.spent_s) / searches
         count = None if total.evaluations is None else max(0, int(until * total.evaluations) - evaluations) // searches
         return Budget(seconds=left, evaluations=count)
 
@@ -181,10 +188,11 @@ class SearchOfGroupings:
             if is_over and best < float("inf"):
                 return
             if option.result is not None or option.bound < best * (1.0 - SAME):
-                self._search(option, seed, clock.part(until, len(chosen) - i, events.evaluations), events)
+                budget = clock.part(until, len(chosen) - i, events.evaluations)
+                clock.loading_s += self._search(option, seed, budget, events)
 
-    def _search(self, option: _Option, seed: int, budget: Budget, events: _Events) -> None:
-        """One search of one grouping; a plan that it had is kept if it is better."""
+    def _search(self, option: _Option, seed: int, budget: Budget, events: _Events) -> float:
+        """One search of one grouping; a plan that it had is kept if it is better. Seconds of loading kernels."""
 
         def take(event: SearchEvent) -> None:
             events.take(event, "search" if event.phase in LAST_PHASES else event.phase)
@@ -200,12 +208,13 @@ class SearchOfGroupings:
             )
         except Infeasible:
             option.bound = float("inf")
-            return
+            return 0.0
         events.evaluations += found.evaluations
         option.bound = max(option.bound, found.lower_bound)
         if found.value < option.value:
             option.result = found
         option.start = option.result.plan if self.goes_on and option.result is not None else None
+        return max(0.0, found.events[-1].seconds - found.events[-1].spent_s) if found.events else 0.0
 
 
 def _work_bound(problem: Problem) -> float:

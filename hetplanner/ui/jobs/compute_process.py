@@ -34,7 +34,7 @@ from hetplanner.planners.variants.derive import Derivation, derive_plan, derived
 from hetplanner.planners.variants.whatif import Changes, evaluate_changes
 from hetplanner.schema import checked
 from hetplanner.simulator.replay import replay_step
-from hetplanner.ui.jobs.worker import plan_body
+from hetplanner.ui.jobs.plan_bodies import plan_body
 
 GARBAGE_THRESHOLD = 500_000
 

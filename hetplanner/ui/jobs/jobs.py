@@ -22,9 +22,10 @@ from hetplanner.plan.problem import Problem
 from hetplanner.planners.search.ancestry import Ancestor
 from hetplanner.planners.search.moments import Moment, keep, plan_moment
 from hetplanner.planners.search.tried import TriedShape
-from hetplanner.schema import Noun, checked
+from hetplanner.schema import Noun
 from hetplanner.ui.jobs.child import Child
 from hetplanner.ui.jobs.kernel_work import KernelWork
+from hetplanner.ui.jobs.plan_bodies import plan_body, plan_of_body
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class SearchRequest:
             "budget_s": self.budget_s,
             "evaluations": self.evaluations,
             "settings": dict(self.settings),
-            "start": None if self.start is None else plain_data(self.start, exclude={"problem"}),
+            "start": None if self.start is None else plan_body(self.start),
             "start_problem": None,
         }
         if self.start is not None and self.start.problem != self.problem:
@@ -157,7 +158,7 @@ class SearchJob:
 
     def plan_on_front(self, number: int) -> Plan:
         """A plan of the front, checked. Raises InvalidInput."""
-        return checked(Plan, {"problem": self.request.problem, **self.front[number]}, "search")
+        return plan_of_body(self.request.problem, self.front[number], "search", Plan)
 
     @property
     def ended(self) -> bool:
@@ -336,12 +337,12 @@ class _Worker(Child):
         kind = message.pop("type")
         if "plan" in message:
             body = message.pop("plan")
-            job.plan = checked(Plan, {"problem": job.request.problem, **body}, "search")
+            job.plan = plan_of_body(job.request.problem, body, "search", Plan)
             message["improved"] = True
         if "moment" in message:
             keep(job.moments, Moment.from_data(message.pop("moment")))
         if "elastic" in message:
-            job.elastic = checked(ElasticPlan, {"problem": job.request.problem, **message.pop("elastic")}, "search")
+            job.elastic = plan_of_body(job.request.problem, message.pop("elastic"), "search", ElasticPlan)
         if "plans" in message:
             job.front = message.pop("plans")
         if kind == "end":

@@ -24,6 +24,7 @@ from hetplanner.reading import reader
 from hetplanner.runs.home import searches_directory
 from hetplanner.schema import Name, Noun, Text, check_format, checked, parse_json, read_text, write_text
 from hetplanner.ui.jobs.jobs import ENDED, MAX_JOBS, MAX_RECORDS, SearchJob, SearchRequest, SearchService, plain_data
+from hetplanner.ui.jobs.plan_bodies import plan_body, plan_of_body
 
 _log = logging.getLogger(__name__)
 
@@ -141,7 +142,7 @@ def read_search(path: Path) -> SearchJob:
     make_planner(entry.planner, entry.settings)
 
     def plan_of(kind: Any, body: dict[str, Any] | None) -> Any:
-        return None if body is None else checked(kind, {**body, "problem": problem}, place)
+        return None if body is None else plan_of_body(problem, body, place, kind)
 
     request = SearchRequest(
         problem,
@@ -199,9 +200,9 @@ def search_data(job: SearchJob) -> dict[str, Any]:
         "tried": [shape.to_data() for shape in job.tried],
         "ancestry": [one.to_data() for one in job.ancestry],
         "problem": plain_data(request.problem),
-        "plan": plain_data(job.plan, exclude={"problem"}),
-        "start": None if start is None else plain_data(start, exclude={"problem"}),
-        "elastic": None if job.elastic is None else plain_data(job.elastic, exclude={"problem"}),
+        "plan": plan_body(job.plan),
+        "start": None if start is None else plan_body(start),
+        "elastic": None if job.elastic is None else plan_body(job.elastic),
     }
 
 

@@ -22,10 +22,10 @@ import numpy as np
 
 from hetplanner.errors import HetplannerError
 from hetplanner.liveness.priority import work_in_background
-from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.schema import checked
+from hetplanner.ui.jobs.plan_bodies import plan_body, plan_of_body
 
 PLAN_INTERVAL_S = 0.4
 """At most this often a new best plan is built and sent; building one takes some 10 ms."""
@@ -191,7 +191,7 @@ class Worker:
         from hetplanner.planners.finish import lower_bound
         from hetplanner.planners.shapes import fixed_shape
 
-        if len(problem.cluster.devices) > MOST_BOUND_AHEAD:
+        if problem.is_grouping_open or len(problem.cluster.devices) > MOST_BOUND_AHEAD:
             return  # the finished plan brings it
         with contextlib.suppress(HetplannerError):  # the planner will say what is wrong
             shape = fixed_shape(problem) if problem.objective == "dtfm" else (1, 1)
@@ -218,7 +218,7 @@ class PlanDrawer:
         from hetplanner.cost.estimate import CostModel
         from hetplanner.planners.layout import value_of
 
-        self._cluster = problem.cluster
+        self._cluster, self._is_open = problem.cluster, problem.is_grouping_open
         self._model = CostModel.of(problem)
         self._last: tuple[tuple[str, ...], ...] = ()
         self._due_s = 0.0
@@ -246,6 +246,8 @@ class PlanDrawer:
 
         if event.draft is not None:
             return self._drafted(event)
+        if self._is_open:
+            return None  # whose groups are not in the event
         rows_SR = np.array([[self._cluster.device_index(d) for d in stage] for stage in event.placement])
         with contextlib.suppress(HetplannerError):  # on the way a placement may not fit in memory
             return equal_plan(rows_SR, self._model) if event.phase == LOADING else fit_plan(rows_SR, self._model)
@@ -253,11 +255,13 @@ class PlanDrawer:
 
     def _drafted(self, event: Any) -> Plan | None:
         """The search's own plan, completed; None while it does not fit in memory."""
+        from hetplanner.cost.estimate import CostModel
         from hetplanner.planners.layout import complete_plan
 
         with contextlib.suppress(HetplannerError):
             draft: Plan = event.draft()
-            return complete_plan(draft, self._model) if draft.estimate is None else draft
+            model = CostModel.of(draft.problem) if self._is_open else self._model
+            return complete_plan(draft, model) if draft.estimate is None else draft
         return None
 
 
@@ -267,12 +271,7 @@ def _start_of(request: dict[str, Any], problem: Problem) -> Plan | None:
         return None
     own = request["start_problem"]
     solved = problem if own is None else checked(Problem, own, "start", from_file=True)
-    return checked(Plan, {"problem": solved, **request["start"]}, "start")
-
-
-def plan_body(plan: AnyPlan) -> dict[str, Any]:
-    """A plan without its problem, as plain data."""
-    return plan.model_dump(mode="json", by_alias=True, exclude={"problem"}, exclude_none=True)
+    return plan_of_body(solved, request["start"], "start", Plan)
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.layout import value_of
-from hetplanner.schema import checked
 from hetplanner.ui.jobs.compute import ComputeWorker, Ticket
+from hetplanner.ui.jobs.plan_bodies import plan_of_body
 from hetplanner.ui.plan.models.plan import PlanModel
 from hetplanner.ui.settings.models.differences import differences_text
 from hetplanner.ui.settings.models.problem import PROBLEM_SETTINGS
@@ -123,7 +123,8 @@ class CarryModel(param.Parameterized):
 
     def _take(self, body: dict[str, Any]) -> None:
         try:
-            self._carried = checked(Plan, {"problem": self._wanted, **body}, "plan")
+            assert self._wanted is not None
+            self._carried = plan_of_body(self._wanted, body, "plan", Plan)
         except HetplannerError as error:
             self._mark(str(error))
         else:

@@ -7,13 +7,18 @@ import sys
 
 import pytest
 
+from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.interface import LOADING, SearchEvent
 from hetplanner.ui.jobs.jobs import MAX_ACTIVE, JobLog, SearchRequest, SearchService
+from hetplanner.ui.jobs.plan_bodies import plan_of_body
+from hetplanner.ui.jobs.search_files import search_data
 from hetplanner.ui.jobs.worker import PlanDrawer
 from tests.support.plans.factories import small_cluster, tiny_workload
 from tests.support.processes.patience import HANG_S, until
+from tests.unit.planners.test_groupings import GPT, hosts
 
 
 def problem(**constraints) -> Problem:
@@ -81,6 +86,21 @@ def test_a_search_reports_baselines_events_and_a_plan_of_the_same_problem(servic
     assert end["value"] == pytest.approx(job.plan.estimate.step_s, rel=1e-12)
     assert end["lower_bound"] <= end["value"]
     assert end["value"] <= min(r["value"] for r in of_type(job, "baseline")) * (1 + 1e-9)
+
+
+def test_a_search_over_groups_of_devices_brings_the_groups_and_no_bound_of_single_devices(service):
+    asked = Problem(
+        cluster=hosts(("T4", 4), ("T4", 4)), workload=GPT, constraints=Constraints(tensor=(2, 4), stages=2, replicas=1)
+    )
+    job = service().start(SearchRequest(asked, budget_s=None, evaluations=600))
+    until(lambda: job.ended, "the search ends")
+    assert (job.state, job.message) == ("done", "")
+    assert job.plan.problem == asked.replace(groups=job.plan.problem.groups)
+    assert {group.degree for group in job.plan.problem.groups} <= {2, 4}
+    assert estimate_plan(job.plan).step_s == pytest.approx(job.plan.estimate.step_s)
+    assert not of_type(job, "bound")
+    assert of_type(job, "state")[-1]["lower_bound"] <= job.plan.estimate.step_s
+    assert plan_of_body(asked, search_data(job)["plan"], "search", Plan) == job.plan
 
 
 def test_the_same_worker_takes_the_next_search(service):

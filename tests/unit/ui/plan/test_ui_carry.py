@@ -7,12 +7,14 @@ import pytest
 from hetplanner.cluster.edits import delete_sites
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.errors import HetplannerError
+from hetplanner.plan.groupings import Groupings
 from hetplanner.plan.model import Plan
 from hetplanner.planners.finish import fit_plan, order_devices
 from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.settings.models.differences import differences_text
 from hetplanner.ui.shell.models.app import PlannerApp
 from tests.support.plans.factories import chain_plan
+from tests.unit.planners.test_groupings import hosts
 from tests.unit.ui.plan.test_ui_explain import HonestWorker
 from tests.unit.ui.shell.test_ui_models import SAMPLES, TOKEN, FakeService, event
 
@@ -242,3 +244,22 @@ def test_a_fixed_shape_that_costs_nothing_says_so_and_another_search_ends_the_co
 def test_a_search_in_any_shape_needs_no_comparison(app, compute):
     finish_search(app, planned(app))
     assert len(app.plan._service.jobs) == 1
+
+
+def test_groups_that_a_search_chose_stay_while_the_degrees_allowed_do(app, compute):
+    app.plan.cluster = hosts(("T4", 4), ("T4", 4))
+    app.plan.tensor = ["2"]
+    asked = app.plan.problem()
+    ways = Groupings(asked)
+    grouped = asked.replace(groups=ways.groups(ways.alike()[0]))
+    found = fit_plan(order_devices(grouped, (2, 2)), CostModel.of(grouped))
+    finish_search(app, found)
+    assert (app.carry.state, app.carry.words) == ("current", "")
+    app.plan.global_batch = 2 * app.plan.global_batch
+    answer(app, compute)
+    assert app.carry.state == "carried"
+    assert app.plan.plan.problem.groups == grouped.groups
+    app.plan.tensor = ["1"]
+    answer(app, compute)
+    assert app.carry.state != "current"
+    assert "tensor parallelism 2 → 1" in app.carry.words

@@ -16,7 +16,7 @@ from hetplanner.planners.variants.schedules import reschedule
 from hetplanner.planners.variants.whatif import Changes, evaluate_changes
 from hetplanner.schema import checked
 from hetplanner.ui.jobs.compute import Ticket
-from hetplanner.ui.jobs.worker import plan_body
+from hetplanner.ui.jobs.plan_bodies import plan_body
 from hetplanner.ui.plan.models.kept import MOST_COMPARED, comparison
 from hetplanner.ui.plan.models.whatif import EVERYWHERE, REDUCTIONS
 from hetplanner.ui.plan.models.why import bottleneck_text

@@ -3,7 +3,7 @@
 from hetplanner.planners.baselines.rank_order import RankOrderPlanner
 from hetplanner.planners.interface import LOADING
 from hetplanner.plots.live import FrontCurve
-from hetplanner.ui.jobs.worker import plan_body
+from hetplanner.ui.jobs.plan_bodies import plan_body
 from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.shell.models.app import PlannerApp
 from tests.unit.ui.shell.test_ui_models import SAMPLES, TOKEN, errors
