@@ -20,6 +20,7 @@ from hetplanner.plan.train import check_runnable
 from hetplanner.planners.interface import Budget
 from hetplanner.planners.registry import make_planner, planner_names
 from hetplanner.planners.step_time.pareto import search_front
+from hetplanner.plots.data.search.grid import grid_columns
 from hetplanner.schema import checked
 from hetplanner.simulator.simulation import summarise_plan
 from hetplanner.workload.presets import preset
@@ -195,6 +196,7 @@ def test_plans_with_groups_are_estimated_simulated_and_kept(tmp_path) -> None:
     save_plan(plan, tmp_path / "plan.json")
     assert load_plan(tmp_path / "plan.json") == plan
     assert json.loads((tmp_path / "plan.json").read_text())["format"] == "hetplanner/plan@3"
+    assert set(grid_columns(plan)["line_2"]) == {"2 × T4"}
     with pytest.raises(InvalidInput, match=r"4 groups of devices .* can be planned and simulated, but not trained yet"):
         check_runnable(plan)
 

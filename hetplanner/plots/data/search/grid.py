@@ -76,7 +76,7 @@ def grid_columns(plan: Plan, *, id_chars: int = 14) -> Columns:
     """One row for every replica of every stage.
 
     Columns: stage, replica, device, kind, site, host, rank, colour (of the site), ink, line_1 (id) and line_2
-    (kind), ops, params, micro_batches, share, busy, memory.
+    (kind, of a group with its size), ops, params, micro_batches, share, busy, memory.
     """
     cluster = plan.problem.cluster
     row_of_site = {site.name: i for i, site in enumerate(cluster.sites)}
@@ -89,21 +89,21 @@ def grid_columns(plan: Plan, *, id_chars: int = 14) -> Columns:
         params = tables.stage_params(stage.first_op, stage.end_op)
         for r, replica in enumerate(stage.replicas):
             device = cluster.devices[cluster.device_index(replica[0])]
-            site = cluster.site_of(device.id).name
+            site, kind = cluster.site_of(device.id).name, _kind_text(plan, device.id)
             expected = estimates.get(device.id)
             rows.append(
                 {
                     "stage": s,
                     "replica": r,
                     "device": device.id,
-                    "kind": device.kind,
+                    "kind": kind,
                     "site": site,
                     "host": device.host,
                     "rank": plan.rank_at(s, r),
                     "colour": site_colour(row_of_site[site]),
                     "ink": ink_on(site_colour(row_of_site[site])),
                     "line_1": shortened(device.id, id_chars),
-                    "line_2": shortened(device.kind, id_chars),
+                    "line_2": shortened(kind, id_chars),
                     "ops": ops_text(plan, s),
                     "params": f"{params / 1e6:,.1f} M",
                     "micro_batches": through[s, r],
@@ -115,6 +115,13 @@ def grid_columns(plan: Plan, *, id_chars: int = 14) -> Columns:
                 }
             )
     return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def _kind_text(plan: Plan, device: str) -> str:
+    """A device's kind; of one that leads a group with how many there are."""
+    cluster, degree = plan.problem.cluster, plan.problem.degree_of(device)
+    kind = cluster.devices[cluster.device_index(device)].kind
+    return kind if degree == 1 else f"{degree} × {kind}"
 
 
 def _stages_of(plan: Plan, rank: int) -> int | str:
@@ -130,13 +137,12 @@ def memory_columns(plan: Plan) -> Columns:
     """
     names = ("rank", "device", "kind", "stage", "peak_gb", "limit_gb", "share", "peak", "limit", "free")
     columns: Columns = {name: [] for name in names}
-    cluster = plan.problem.cluster
     for e in sorted(plan.estimate.devices if plan.estimate else (), key=lambda e: plan.rank_of(e.device)):
         rank = plan.rank_of(e.device)
         values = (
             rank,
             e.device,
-            cluster.devices[cluster.device_index(e.device)].kind,
+            _kind_text(plan, e.device),
             _stages_of(plan, rank),
             e.peak_bytes / 1e9,
             e.limit_bytes / 1e9,

@@ -90,15 +90,10 @@ class CarryModel(param.Parameterized):
 
     def _with_groups(self, wanted: Problem) -> Problem:
         """The settings' problem with the groups of the plan, which a search had chosen, as long as they may stay."""
-        origin = self.origin
-        if (
-            origin is None
-            or not origin.problem.groups
-            or wanted.constraints.tensor != origin.problem.constraints.tensor
-        ):
-            return wanted
-        with suppress(InvalidInput):  # the cluster is another
-            return wanted.replace(groups=origin.problem.groups)
+        old = None if self.origin is None else self.origin.problem
+        if old is not None and old.groups is not None and wanted.constraints.tensor == old.constraints.tensor:
+            with suppress(InvalidInput):  # the cluster is another
+                return wanted.replace(groups=old.groups)
         return wanted
 
     def _ask(self, wanted: Problem) -> None:
