@@ -187,6 +187,16 @@ def test_a_search_over_degrees_is_no_worse_than_any_degree_and_its_bound_holds()
     assert found.evaluations <= 1.2 * 20_000
 
 
+def test_the_search_finds_the_optimum_over_all_groupings() -> None:
+    cluster = hosts(("T4", 2), ("RTX 3090", 2), between="200 Mbit/s")
+    workload = preset("tiny-gpt", layers=3, global_batch=8, micro_batch=2, dtype="float16")
+    free = problem(cluster, workload=workload, tensor=(1, 2))
+    best = make_planner("exhaustive").solve(free, budget=Budget(evaluations=10_000_000))
+    found = make_planner("evolution").solve(free, seed=1, budget=Budget(evaluations=20_000))
+    assert found.value == pytest.approx(best.value, rel=1e-6)
+    assert found.lower_bound <= found.value
+
+
 def test_plans_with_groups_are_estimated_simulated_and_kept(tmp_path) -> None:
     groups = tuple(group(f"h{h}-{k}", f"h{h}-{k + 1}") for h in range(2) for k in (0, 2))
     workload = GPT.replace(global_batch=16)
