@@ -1,8 +1,9 @@
 """Fits a cluster to a table of measured steps: a few factors that bring the closed form to the seconds measured.
 
 A table says less than a trace, so few numbers are fitted to it, never more than it has rows. They are one factor on the
-efficiency of all devices, seconds of a rank per message, and the share of a message's wire time that its sender goes
-on. All latencies and all bandwidths have one factor each. Rows may be of several clusters, which share these numbers.
+efficiency of all devices, seconds of a rank per message and per step, and the share of a message's wire time that its
+sender goes on. All latencies and all bandwidths have one factor each. Rows may be of several clusters, which share
+these numbers.
 
 A step is the longest of several paths, so the error has plateaus: the fit starts from several points.
 """
@@ -35,14 +36,15 @@ from hetplanner.reading import reader
 from hetplanner.schema import Name, Noun, checked, one_line, parse_json, read_text
 
 FloatArray = NDArray[np.float64]
-Parameter = Literal["efficiency", "message", "overlap", "latency", "bandwidth"]
+Parameter = Literal["efficiency", "message", "overlap", "step", "latency", "bandwidth"]
 PARAMETERS: tuple[Parameter, ...] = get_args(Parameter)
 
 MAX_TABLE_BYTES = 2**20
 MAX_ROWS = 10_000
 # Where the cluster says nothing of messages, a factor needs something to act on.
 FIRST_MESSAGE_S = 1e-4
-# A factor on the cost of messages may well be 10 or 100 where the cluster says nothing.
+FIRST_STEP_S = 1e-3
+# A factor on the cost of messages and steps may well be 10 or 100 where the cluster says nothing.
 MESSAGE_SPREAD = 3.0
 # Steps are few and whole: the prior must not pull where they differ by a percent.
 STEP_NOISE = 0.005
@@ -175,7 +177,8 @@ def calibrate_table(
         starts=_starts(names, said),
         loss="linear",
     )
-    before, after = predicted(np.zeros(len(names))), predicted(found.value)
+    as_said, after = _Values.of((), np.zeros(0), said), predicted(found.value)
+    before = [as_said.step_s(step.plan, model) for step, model in zip(steps, models, strict=True)]
     return _calibration(steps, names, found, clusters, when or date.today().isoformat()).replace(
         checks=tuple(
             Check(label=s.label, measured_s=s.seconds, before_s=float(b), after_s=float(a))
@@ -226,7 +229,7 @@ def _shared(cluster: Cluster, fit: Sequence[str]) -> dict[tuple[str, ...], objec
     found: dict[tuple[str, ...], object] = {("cluster", cluster.name): cluster}
     if "efficiency" in fit:
         found |= {("the efficiency of", d.kind): resolve_device(d).efficiency for d in cluster.devices}
-    if {"message", "overlap"} & set(fit):
+    if {"message", "overlap", "step"} & set(fit):
         found["the cost of messages",] = cluster.transfer or TransferCost()
     if {"latency", "bandwidth"} & set(fit):
         found |= {
@@ -258,6 +261,7 @@ class _Values:
 
     efficiency: float
     message_s: float
+    each_step_s: float
     overlap: float
     latency: float
     bandwidth: float
@@ -265,12 +269,15 @@ class _Values:
     @staticmethod
     def of(names: Sequence[str], x: FloatArray, said: TransferCost) -> _Values:
         change = dict(zip(names, x.tolist(), strict=True))
-        message_s = said.message
+        message_s, each_step_s = said.message, said.step
         if "message" in change:
             message_s = max(message_s, FIRST_MESSAGE_S) * math.exp(MESSAGE_SPREAD * change["message"])
+        if "step" in change:
+            each_step_s = max(each_step_s, FIRST_STEP_S) * math.exp(MESSAGE_SPREAD * change["step"])
         return _Values(
             efficiency=math.exp(change.get("efficiency", 0.0)),
             message_s=message_s,
+            each_step_s=each_step_s,
             overlap=min(max(said.overlap + OVERLAP_SPREAD * change.get("overlap", 0.0), 0.0), 1.0),
             latency=math.exp(change.get("latency", 0.0)),
             bandwidth=math.exp(change.get("bandwidth", 0.0)),
@@ -286,7 +293,10 @@ class _Values:
             np.array([link.latency * self.latency for link in rules]),
             np.array([1.0 / (link.bandwidth * self.bandwidth) for link in rules]),
         )
-        durations = replace(durations_of(plan, tables), message_s=self.message_s, overlap=self.overlap)
+        durations = durations_of(plan, tables)
+        said = plan.problem.cluster.transfer or TransferCost()
+        optimizer_s_N = durations.optimizer_s_N + (self.each_step_s - said.step)
+        durations = replace(durations, message_s=self.message_s, overlap=self.overlap, optimizer_s_N=optimizer_s_N)
         return estimate_plan(plan, durations=durations, model=CostModel(tables, links)).step_s
 
 
@@ -318,11 +328,12 @@ def _calibration(
             if "efficiency" in names
         ),
         links=tuple(links.values()) if {"latency", "bandwidth"} & set(names) else (),
-        transfer=TransferCost(message=values.message_s, overlap=values.overlap)
-        if {"message", "overlap"} & set(names)
+        transfer=TransferCost(message=values.message_s, overlap=values.overlap, step=values.each_step_s)
+        if {"message", "overlap", "step"} & set(names)
         else None,
         message_error=_times(error.get("message"), MESSAGE_SPREAD),
         overlap_error=_times(error.get("overlap"), OVERLAP_SPREAD),
+        step_error=_times(error.get("step"), MESSAGE_SPREAD),
     )
 
 

@@ -111,15 +111,18 @@ class DeviceLink(LinkValue):
 
 
 class TransferCost(Noun):
-    """What every message between stages costs beside its link, whatever the link: measured, not assumed.
+    """What every message between stages costs beside its link, and every step beside its plan: measured, not assumed.
 
     Attributes:
         message: seconds of a rank to hand a message over, and again of the rank that takes it.
         overlap: share of a message's wire time for which the sender goes on computing.
+        step: seconds that every rank takes at the end of a step whatever it holds, such as for an optimizer on the
+            processor, for data or for finding each other.
     """
 
     message: Seconds = 0.0
     overlap: Annotated[float, Field(strict=True, ge=0, le=1)] = 1.0
+    step: Annotated[Seconds, Field(exclude_if=lambda value: not value)] = 0.0
 
 
 class Cluster(Noun):

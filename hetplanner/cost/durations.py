@@ -1,7 +1,8 @@
 """Seconds that a plan's ranks compute, from profile, cluster or catalog; those measured in a run take the same form.
 
     forward, backward    sums over the stage's ops (`CostTables`); recomputing adds a forward to the backward
-    optimizer            trained weights x 28 bytes / memory bandwidth: AdamW reads and writes its state once
+    optimizer            trained weights x 28 bytes / memory bandwidth: AdamW reads and writes its state once; and what
+                         the cluster says that every step costs (`TransferCost.step`)
     outer optimizer      trained weights x 24 bytes / memory bandwidth, of stages with replicas that take local steps
     encode, decode       half of the codec's passes over the dense message / memory bandwidth, each
     adding gradients up  passes x trained weights x 4 bytes / memory bandwidth
@@ -68,7 +69,7 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
     return Durations(
         forward_s_C=forward,
         backward_s_C=backward + np.where(recompute_S[stage_C], forward, 0.0),
-        optimizer_s_N=held_N * tables.devices.update_s_per_weight_D[device_N],
+        optimizer_s_N=held_N * tables.devices.update_s_per_weight_D[device_N] + (transfer.step if transfer else 0.0),
         encode_s_N=encode_s_N,
         decode_s_N=decode_s_N,
         reduce_s_N=shared_N * GRADIENT_ELEMENT_BYTES / memory_N,

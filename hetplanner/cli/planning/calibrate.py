@@ -30,7 +30,7 @@ def calibrate(
         Path | None, typer.Option("--table", help="Measured steps: CSV or JSON with the columns plan and seconds.")
     ] = None,
     fit: Annotated[
-        str, typer.Option(help="Of a table: efficiency, message, overlap, latency, bandwidth, comma-separated.")
+        str, typer.Option(help="Of a table: efficiency, message, overlap, step, latency, bandwidth, comma-separated.")
     ] = "efficiency",
     published: Annotated[str | None, typer.Option(help="Predict published runs instead: dtfm.")] = None,
     cluster: Annotated[
@@ -150,6 +150,10 @@ def print_fit(found: Calibration, fitted: Cluster) -> None:
             f"messages: {short_seconds(found.transfer.message)}{_spread(found.message_error)} at either end,"
             f" overlap {found.transfer.overlap:.3g}{overlap}"
         )
+        if found.transfer.step:
+            console.print(
+                f"every step: {short_seconds(found.transfer.step)}{_spread(found.step_error)} beside its plan"
+            )
     console.print(
         f"± standard error; ~ not told apart by these measurements, so near what was assumed. Cluster: {fitted.name}",
         style="dim",

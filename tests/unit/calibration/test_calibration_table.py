@@ -6,9 +6,11 @@ import pytest
 
 from hetplanner.calibration.model import apply_calibration
 from hetplanner.calibration.table_fit import MeasuredStep, calibrate_table, match_plans, read_table
+from hetplanner.cluster.formats.cluster_files import cluster_to_data
 from hetplanner.cluster.model import TransferCost
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import InvalidInput
+from hetplanner.simulator.simulation import summarise_plan
 from hetplanner.workload.presets import preset
 from tests.support.plans.factories import chain_plan, small_cluster
 from tests.unit.calibration.test_calibration import ASSUMED, TRUE, mixed_cluster, plan_on
@@ -56,6 +58,19 @@ def test_several_rows_tell_message_cost_and_overlap():
     fitted = apply_calibration(found, steps[0].plan.problem.cluster)
     plan = steps[0].plan.replace(problem=steps[0].plan.problem.replace(cluster=fitted))
     assert estimate_plan(plan).step_s == pytest.approx(found.checks[0].after_s, rel=1e-6)
+
+
+def test_several_rows_tell_what_every_step_costs():
+    steps = table_of({"t4": 0.3, "v100": 0.3, "factor": 1.0}, TransferCost(step=0.7))
+    found = calibrate_table(steps, fit=("efficiency", "step"))
+    assert found.transfer is not None
+    assert found.transfer.step == pytest.approx(0.7, rel=0.05)
+    assert [k.efficiency for k in found.kinds] == pytest.approx([0.3, 0.3], rel=0.05)
+    fitted = apply_calibration(found, steps[0].plan.problem.cluster)
+    plan = steps[0].plan.replace(problem=steps[0].plan.problem.replace(cluster=fitted))
+    assert estimate_plan(plan).step_s == pytest.approx(found.checks[0].after_s, rel=1e-6)
+    assert summarise_plan(plan).step_s == pytest.approx(found.checks[0].after_s, rel=0.1)
+    assert "step" not in cluster_to_data(steps[0].plan.problem.cluster).get("transfer", {}), "as files were"
 
 
 @pytest.mark.parametrize(
