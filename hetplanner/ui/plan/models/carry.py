@@ -69,12 +69,13 @@ class CarryModel(param.Parameterized):
             return
         self._ticket = None
         try:
-            self._wanted = wanted = self._with_groups(self.plan.problem())
+            asked = self.plan.problem()
+            self._wanted = wanted = self._with_groups(asked)
         except HetplannerError as error:
             self.plan.outdated = True
             self._mark(f"the settings cannot be planned for: {error}")
             return
-        self.plan.outdated = self.plan.is_of_other_settings(wanted.replace(groups=None))
+        self.plan.outdated = self.plan.is_of_other_settings(asked)
         if self.origin is None:
             self._set("current")
         elif wanted == self.origin.problem or (self._own is not None and wanted == self._own):
