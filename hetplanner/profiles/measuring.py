@@ -14,15 +14,18 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from hetplanner.errors import InvalidInput, RunError
+from hetplanner.errors import HetplannerError, InvalidInput, RunError
 from hetplanner.profiles.layers import layer_runs
 from hetplanner.profiles.match import check_profile
 from hetplanner.profiles.model import LayerCost, Profile
+from hetplanner.reading import note
 from hetplanner.schema import checked, one_line
 from hetplanner.workload.files import workload_to_data
 from hetplanner.workload.workload import Workload
 
 MODULE = "hetplanner.runtime.measure.layer_profile"
+REFUSED = 1
+"""Its exit code when a line has said why."""
 WINDOW_S = 1.0
 """Of a layer at a micro-batch."""
 LOOK_EVERY_S = 0.2
@@ -53,7 +56,7 @@ def measured_profile(
         on_layer: is told of the progress, several times a second; False ends it.
 
     Returns:
-        The profile; when it was ended, of the micro-batches that were measured whole.
+        The profile; when it was ended or a size did not fit, of the micro-batches that were measured whole.
 
     Raises:
         InvalidInput: a size that the model does not have, or no such device.
@@ -71,14 +74,24 @@ def measured_profile(
     }
     about: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
-    for line in _lines(request, lambda: on_layer is None or on_layer(len(rows), len(sizes) * len(names), _next(rows))):
-        if "error" in line:
-            raise InvalidInput(f"profile: {one_line(str(line['error']))}")
-        if about:
-            rows.append(line)
-        else:
-            about = line
+    failed: HetplannerError | None = None
+    try:
+        for line in _lines(
+            request, lambda: on_layer is None or on_layer(len(rows), len(sizes) * len(names), _next(rows))
+        ):
+            if "error" in line:
+                raise InvalidInput(f"profile: {one_line(str(line['error']))}")
+            if about:
+                rows.append(line)
+            else:
+                about = line
+    except (InvalidInput, RunError) as error:
+        failed = error
     whole = [row for row in rows if sum(r["micro_batch"] == row["micro_batch"] for r in rows) == len(names)]
+    if failed is not None and not whole:
+        raise failed
+    if failed is not None:
+        note(f"{failed}; the micro-batches that were measured before are kept")
     if not whole:
         raise RunError("the profile was ended before a micro-batch was measured whole; nothing is left of it")
     return _profile(workload, about, whole, kind)
@@ -138,7 +151,7 @@ def _lines(request: dict[str, Any], goes_on: Callable[[], bool]) -> Iterator[dic
             assert child.stdout is not None
             for line in _awaited(child, goes_on):
                 yield json.loads(line)
-            if goes_on() and child.wait() != 0:
+            if goes_on() and child.wait() not in (0, REFUSED):
                 errors.seek(0)
                 said = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
                 words = said[-1] if said else "no word"

@@ -9,6 +9,7 @@ import torch
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.profiles import measuring
 from hetplanner.profiles.measuring import measured_profile
+from hetplanner.reading import noting
 from hetplanner.runtime.measure import layer_profile
 from hetplanner.workload.presets import preset
 
@@ -73,6 +74,26 @@ def test_what_was_measured_whole_is_kept_when_it_is_ended(here) -> None:
     assert profile.micro_batches("CPU generic") == (1,)
     with pytest.raises(RunError, match="ended before a micro-batch was measured whole"):
         measured_profile(workload, [1, 2], device="cpu", window_s=WINDOW_S, on_layer=after(2))
+
+
+def test_a_size_that_does_not_fit_loses_none_that_did(here, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = layer_profile.profiled
+
+    def short_of_memory(workload, device, window_s):
+        if workload.micro_batch > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
+        yield from whole(workload, device, window_s)
+
+    monkeypatch.setattr(layer_profile, "profiled", short_of_memory)
+    notes: list[str] = []
+    with noting(notes.append):
+        profile = measured_profile(preset("tiny-gpt", layers=2), [1, 64], device="cpu", window_s=WINDOW_S)
+    assert profile.micro_batches("CPU generic") == (1,)
+    assert notes == [
+        "profile: CUDA out of memory. Tried to allocate 2 GiB; the micro-batches that were measured before are kept"
+    ]
+    with pytest.raises(InvalidInput, match="profile: CUDA out of memory"):
+        measured_profile(preset("tiny-gpt", layers=2), [64], device="cpu", window_s=WINDOW_S)
 
 
 def test_the_process_is_ended_with_the_measuring() -> None:
