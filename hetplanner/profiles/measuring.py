@@ -72,21 +72,10 @@ def measured_profile(
         "threads": threads,
         "window_s": window_s,
     }
-    about: dict[str, Any] = {}
-    rows: list[dict[str, Any]] = []
-    failed: HetplannerError | None = None
-    try:
-        for line in _lines(
-            request, lambda: on_layer is None or on_layer(len(rows), len(sizes) * len(names), _next(rows))
-        ):
-            if "error" in line:
-                raise InvalidInput(f"profile: {one_line(str(line['error']))}")
-            if about:
-                rows.append(line)
-            else:
-                about = line
-    except (InvalidInput, RunError) as error:
-        failed = error
+    lines: list[dict[str, Any]] = []
+    total = len(sizes) * len(names)
+    failed = _measure(request, lines, lambda: on_layer is None or on_layer(max(0, len(lines) - 1), total, _next(lines)))
+    rows = lines[1:]
     whole = [row for row in rows if sum(r["micro_batch"] == row["micro_batch"] for r in rows) == len(names)]
     if failed is not None and not whole:
         raise failed
@@ -94,7 +83,21 @@ def measured_profile(
         note(f"{failed}; the micro-batches that were measured before are kept")
     if not whole:
         raise RunError("the profile was ended before a micro-batch was measured whole; nothing is left of it")
-    return _profile(workload, about, whole, kind)
+    return _profile(workload, lines[0], whole, kind)
+
+
+def _measure(
+    request: dict[str, Any], lines: list[dict[str, Any]], goes_on: Callable[[], bool]
+) -> HetplannerError | None:
+    """Appends what the measuring process tells, the device first; returns why it failed."""
+    try:
+        for line in _lines(request, goes_on):
+            if "error" in line:
+                return InvalidInput(f"profile: {one_line(str(line['error']))}")
+            lines.append(line)
+    except RunError as error:
+        return error
+    return None
 
 
 def _check(workload: Workload, sizes: Sequence[int], threads: int | None) -> None:
@@ -111,8 +114,10 @@ def _check(workload: Workload, sizes: Sequence[int], threads: int | None) -> Non
         raise InvalidInput(f"threads: must be from 1 to 4096, got {threads}")
 
 
-def _next(rows: Sequence[dict[str, Any]]) -> str:
-    return f"measured {rows[-1]['layer']} at micro-batch {rows[-1]['micro_batch']}" if rows else "loading torch"
+def _next(lines: Sequence[dict[str, Any]]) -> str:
+    if len(lines) < 2:
+        return "measuring" if lines else "loading torch"
+    return f"measured {lines[-1]['layer']} at micro-batch {lines[-1]['micro_batch']}"
 
 
 def _profile(workload: Workload, about: dict[str, Any], rows: list[dict[str, Any]], kind: str | None) -> Profile:

@@ -8,6 +8,7 @@ import torch
 
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
+from hetplanner.profiles.measuring import measured_profile
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.model.stage import StageRunner
 from hetplanner.runtime.rng import RngKey
@@ -109,3 +110,15 @@ def test_a_swarm_averages_by_nccl_where_every_peer_of_a_stage_has_a_gpu(codec: s
     check_end(rehearsal, 5e-4 if codec == "none" else 0.02)
     carrier = "nccl" if NUM_GPUS > 1 else "gloo"
     assert f"averaging: a group of 2 by {carrier}" in (tmp_path / "log-of-a.txt").read_text()
+
+
+def test_a_profile_of_the_gpu_says_its_kind_and_keeps_what_the_model_keeps() -> None:
+    w = workload("bfloat16")
+    profile = measured_profile(w, [w.micro_batch], device="cuda", window_s=0.2)
+    (kind,) = profile.kinds
+    assert kind != "CPU generic"
+    assert "CUDA" in profile.source
+    block = profile.costs[kind, 1, w.micro_batch]["block"]
+    kept = sum(op.activation_bytes for op in w.graph.ops if op.layer == 0) * w.micro_batch
+    assert block.forward > 0
+    assert 0.8 <= block.kept / kept <= 1.3
