@@ -59,7 +59,7 @@ def profile(
     as_json: AsJson = False,
 ) -> None:
     """Measure seconds and memory of MODEL's layers on a device of this host; plan with it: plan --profile FILE."""
-    from hetplanner.profiles.files import profile_to_data, save_profile
+    from hetplanner.profiles.files import save_profile
     from hetplanner.profiles.imports.registry import import_profile
     from hetplanner.schema import check_writable
 
@@ -83,7 +83,7 @@ def profile(
         found, is_whole = _measured(workload, _sizes(micro_batches, workload), device, threads, kind)
     if out is not None:
         save_profile(found, out)
-    print_json(profile_to_data(found) | {"file": str(out) if out else None}) if as_json else _print(found, out)
+    _tell(found, out, as_json=as_json)
     if not is_whole:
         notices.print("interrupted; the micro-batches that were measured whole are kept")
         raise KeyboardInterrupt
@@ -116,9 +116,13 @@ def _measured(
     return found, is_whole
 
 
-def _print(found: Profile, out: Path | None) -> None:
+def _tell(found: Profile, out: Path | None, *, as_json: bool) -> None:
+    from hetplanner.profiles.files import profile_to_data
     from hetplanner.profiles.layer_table import NUMBERS, layer_table
 
+    if as_json:
+        print_json(profile_to_data(found) | {"file": str(out) if out else None})
+        return
     console.print(bold(found.name), f" {found.dtype}, {found.seq_len} tokens; {found.source}")
     head, lines = layer_table(found)
     rows = table("Layers, of one micro-batch", *head, right=NUMBERS)

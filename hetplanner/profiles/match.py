@@ -1,11 +1,42 @@
-"""Whether a profile is of a workload, and says what a device can do."""
+"""Profiles of a workload: made of rows, and checked whether they are of it and say what a device can do."""
+
+from collections.abc import Sequence
 
 from hetplanner.cluster.catalog import find_kind
-from hetplanner.profiles.model import Profile
+from hetplanner.errors import InvalidInput
+from hetplanner.profiles.layers import layer_runs
+from hetplanner.profiles.model import LayerCost, Profile
+from hetplanner.schema import checked
 from hetplanner.workload.workload import Workload
 
 MOST_OF_PEAK = 1.25
 """Of a kind's peak rate that measured seconds may come to; boost clocks go above what data sheets say."""
+
+
+def profile_of(
+    workload: Workload, rows: Sequence[LayerCost], *, name: str, source: str, torch: str | None = None
+) -> Profile:
+    """A checked profile of a workload from rows of all its layers. Raises InvalidInput."""
+    graph = workload.graph
+    fields = {
+        "name": name[:120].strip(),
+        "model": workload.name,
+        "num_params": graph.num_params,
+        "num_trained": graph.num_trained,
+        "seq_len": workload.seq_len,
+        "dtype": workload.dtype,
+        "optimizer": workload.optimizer,
+        "layers": layer_runs(workload),
+        "rows": rows,
+        "source": source,
+        "torch": torch,
+    }
+    profile = checked(Profile, fields, f"profile {name:.60}")
+    try:
+        check_profile(profile, workload)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
+    return profile
 
 
 def check_profile(profile: Profile, workload: Workload) -> None:

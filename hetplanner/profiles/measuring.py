@@ -16,10 +16,10 @@ from typing import Any
 
 from hetplanner.errors import HetplannerError, InvalidInput, RunError
 from hetplanner.profiles.layers import layer_runs
-from hetplanner.profiles.match import check_profile
+from hetplanner.profiles.match import profile_of
 from hetplanner.profiles.model import LayerCost, Profile
 from hetplanner.reading import note
-from hetplanner.schema import checked, one_line
+from hetplanner.schema import one_line
 from hetplanner.workload.files import workload_to_data
 from hetplanner.workload.workload import Workload
 
@@ -83,7 +83,16 @@ def measured_profile(
         note(f"{failed}; the micro-batches that were measured before are kept")
     if not whole:
         raise RunError("the profile was ended before a micro-batch was measured whole; nothing is left of it")
-    return _profile(workload, lines[0], whole, kind)
+    about = lines[0]
+    named = kind or str(about["kind"])
+    when = date.today().isoformat()
+    return profile_of(
+        workload,
+        [LayerCost(kind=named, **row) for row in whole],
+        name=f"{workload.name} on {named}",
+        source=f"measured on {about['device']} ({about['with']}), torch {about['torch']}, {when}",
+        torch=about["torch"],
+    )
 
 
 def _measure(
@@ -118,33 +127,6 @@ def _next(lines: Sequence[dict[str, Any]]) -> str:
     if len(lines) < 2:
         return "measuring" if lines else "loading torch"
     return f"measured {lines[-1]['layer']} at micro-batch {lines[-1]['micro_batch']}"
-
-
-def _profile(workload: Workload, about: dict[str, Any], rows: list[dict[str, Any]], kind: str | None) -> Profile:
-    graph, named = workload.graph, kind or str(about["kind"])
-    profile = checked(
-        Profile,
-        {
-            "name": f"{workload.name} on {named}"[:120],
-            "model": workload.name,
-            "num_params": graph.num_params,
-            "num_trained": graph.num_trained,
-            "seq_len": workload.seq_len,
-            "dtype": workload.dtype,
-            "optimizer": workload.optimizer,
-            "layers": layer_runs(workload),
-            "rows": [LayerCost(kind=named, **row) for row in rows],
-            "source": f"measured on {about['device']} ({about['with']}), torch {about['torch']},"
-            f" {date.today().isoformat()}",
-            "torch": about["torch"],
-        },
-        "profile",
-    )
-    try:
-        check_profile(profile, workload)
-    except ValueError as error:
-        raise InvalidInput(str(error)) from None
-    return profile
 
 
 def _lines(request: dict[str, Any], goes_on: Callable[[], bool]) -> Iterator[dict[str, Any]]:

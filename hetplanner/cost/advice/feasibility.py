@@ -1,9 +1,8 @@
 """What one change would make a problem feasible: tried on the problem, not guessed.
 
-In order: another number of stages or replicas, a smaller micro-batch, the excluded devices, and two of these
-together; groups of a host's devices (tensor parallelism); then what is out of scope: optimizer sharding, tensor
-parallelism between hosts; last, more devices. Recomputation is no
-advice: a search recomputes by itself where that is needed.
+In order: another number of stages or replicas, a smaller micro-batch, groups of a host's devices (tensor parallelism),
+the excluded devices, and two of these together. Then what is out of scope: optimizer sharding, tensor parallelism
+between hosts. Last, more devices. Recomputation is no advice: a search recomputes by itself where that is needed.
 """
 
 from __future__ import annotations
@@ -153,7 +152,7 @@ def _tensor_parallel(tables: CostTables) -> str | None:
     ways = 2
     while ways * replicas <= len(capacity.devices_D) and ways <= MOST_TENSOR_PARALLEL:
         if _fits_some(bytes_KK, ways * _group_limits(capacity, ways * replicas), problem):
-            return f"tensor parallelism over {ways} devices of unlike hosts"
+            return f"tensor parallelism over {ways} devices of several hosts"
         ways *= 2
     return None
 

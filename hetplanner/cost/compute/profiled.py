@@ -106,14 +106,18 @@ class ProfiledKinds:
             flops: of one micro-batch through the model and back.
         """
         rate_D, update_D = table.rate_flops_per_s_D.copy(), table.update_s_per_weight_D.copy()
+        rows_of: dict[PlainCell, list[int]] = {}
         for row, cell in enumerate(zip(table.kind_D, table.degree_D.tolist(), strict=True)):
+            rows_of.setdefault(cell, []).append(row)
+        for cell, rows in rows_of.items():
             known = cell if cell in self.cells else (cell[0], 1)
             if known in self.cells:
                 share = cell[1] / known[1]
                 passes_L = self.of_layers(known, "forward") + self.of_layers(known, "backward")
-                rate_D[row] = share * flops / float(passes_L.sum())
+                rate_D[rows] = share * flops / float(passes_L.sum())
                 update_s = self._update_s_per_weight(known)
-                update_D[row] = update_D[row] if update_s is None else update_s / share
+                if update_s is not None:
+                    update_D[rows] = update_s / share
         return replace(table, rate_flops_per_s_D=rate_D, update_s_per_weight_D=update_D)
 
     def _update_s_per_weight(self, cell: PlainCell) -> float | None:

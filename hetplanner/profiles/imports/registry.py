@@ -13,7 +13,7 @@ from hetplanner.profiles.imports.interface import MAX_FILES, Cell, Named, Profil
 from hetplanner.profiles.imports.metis import METIS
 from hetplanner.profiles.imports.sailor import SAILOR
 from hetplanner.profiles.layers import layer_runs
-from hetplanner.profiles.match import check_profile
+from hetplanner.profiles.match import profile_of
 from hetplanner.profiles.model import LayerCost, LayerRun, Profile
 from hetplanner.reading import reader
 from hetplanner.schema import checked, one_line, read_text
@@ -57,27 +57,9 @@ def _profile(files: Sequence[Named], workload: Workload, kind: str | None) -> Pr
     for cell in format.read(files):
         rows += _rows(cell, runs, workload, kind, files[0].name)
     named = files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more"
-    profile = checked(
-        Profile,
-        {
-            "name": f"{workload.name} from {named}"[:120],
-            "model": workload.name,
-            "num_params": workload.graph.num_params,
-            "num_trained": workload.graph.num_trained,
-            "seq_len": workload.seq_len,
-            "dtype": workload.dtype,
-            "optimizer": workload.optimizer,
-            "layers": runs,
-            "rows": rows,
-            "source": f"imported from {named} ({format.name})",
-        },
-        named,
+    return profile_of(
+        workload, rows, name=f"{workload.name} from {named}", source=f"imported from {named} ({format.name})"
     )
-    try:
-        check_profile(profile, workload)
-    except ValueError as error:
-        raise InvalidInput(str(error)) from None
-    return profile
 
 
 def _format_of(files: Sequence[Named]) -> ProfileFormat:
