@@ -10,6 +10,7 @@ from typing import IO, Any
 
 from hetplanner.errors import InvalidInput, last_line
 from hetplanner.liveness.processes import end_with_parent
+from hetplanner.plan.files.checkpoints import FOLDER, checkpoint_folder
 from hetplanner.plan.train import TrainConfig
 from hetplanner.storage.address import check_address
 
@@ -82,11 +83,19 @@ class CheckpointCopies:
         assert self._told is not None
         out, err = (_content(file) for file in self._told)
         seconds = round(time.monotonic() - self._began_s, 6)
-        if code:
+        if code and self._next > self._sending and self._is_pruned(self._sending):
+            pass  # steps are faster than copies; the newer checkpoint is sent next
+        elif code:
             self._tell({"step": self._sending, "error": last_line(err) if code > 0 else "was ended"})
         else:
             self._tell({"step": self._sending, "seconds": seconds, "bytes": int(out)})
         self._process = None
+
+    def _is_pruned(self, step: int) -> bool:
+        """Whether the run keeps nothing of a checkpoint any more."""
+        folder = self._run_dir / FOLDER
+        stages = folder.glob(f"stage-*-step-{step}.safetensors")  # of a swarm
+        return not checkpoint_folder(self._run_dir, step).exists() and not any(stages)
 
 
 def _command(address: str) -> list[str]:

@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +31,7 @@ from hetplanner.runs.resuming import check_copy_to
 from hetplanner.storage.address import Storage, check_address
 from hetplanner.storage.copying import copied_steps, copy_checkpoint
 from hetplanner.storage.fetching import fetch_run
+from hetplanner.storage.sending import CheckpointCopies
 from hetplanner.workload.presets import preset
 from tests.support.plans.factories import chain_plan, swarm_plan
 
@@ -203,6 +206,18 @@ def test_a_swarm_over_hosts_takes_no_address() -> None:
     check_copy_to(plan, config, is_here=True)
     with pytest.raises(InvalidInput, match="a swarm over hosts keeps its checkpoints on its peers' disks"):
         check_copy_to(plan, config, is_here=False)
+
+
+def test_a_checkpoint_that_made_room_for_a_newer_one_is_passed_over(run_dir: Path, tmp_path: Path) -> None:
+    told: list[dict[str, Any]] = []
+    config = TrainConfig(checkpoint_every=1, copy_to=f"file://{tmp_path / 'store'}")
+    copies = CheckpointCopies(config, run_dir, told.append)
+    for step in (2, 9):  # of step 2 nothing is kept
+        copies.look(step)
+    deadline_s = time.monotonic() + 60
+    while not copies.look() and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    assert [(one["step"], "error" in one) for one in told] == [(9, False)]
 
 
 def test_older_checkpoints_go_by_age_but_for_the_last(run_dir: Path) -> None:
