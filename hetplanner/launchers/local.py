@@ -54,13 +54,13 @@ class LocalLauncher:
             return self._closed(run_dir, (HostCommand("localhost", argv, loopback_environment()),))
         check_runnable(plan)
         check_packages(plan.problem.workload)
-        num_ranks = len(plan.ranks)
-        if self.nodes > num_ranks:
-            raise InvalidInput(f"nodes: must be at most the plan's {num_ranks} ranks, got {self.nodes}")
+        num_processes = len(plan.processes)
+        if self.nodes > num_processes:
+            raise InvalidInput(f"nodes: must be at most the plan's {num_processes} devices, got {self.nodes}")
         port = self.port
         if port is None:
             port = 0 if self.nodes == 1 else free_loopback_port()
-        share, rest = divmod(num_ranks, self.nodes)
+        share, rest = divmod(num_processes, self.nodes)
         sizes = [share + (node < rest) for node in range(self.nodes)]
         by_agent = {BY_AGENT_VARIABLE: "1"} if config.copy_to is not None else {}
         environment = loopback_environment() | by_agent

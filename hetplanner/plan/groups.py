@@ -37,6 +37,7 @@ def why_not(workload: Workload, degree: int) -> str:
     """Why a workload's layers cannot be shared by so many devices, with what can; '' if they can.
 
     Source: Shoeybi et al. 2019 (Megatron-LM, arXiv 1909.08053): heads and columns of a layer are divided.
+    Korthikanti et al. 2022 (arXiv 2205.05198): so are the tokens of a sequence.
     """
     if degree == 1:
         return ""
@@ -53,6 +54,9 @@ def why_not(workload: Workload, degree: int) -> str:
         fitting = [d for d in DEGREES if shape.num_kv_heads % d == 0 and shape.heads % d == 0]
         what = "heads" if shape.num_kv_heads == shape.heads else "key/value heads"
         return f"{shape.num_kv_heads} {what} are no multiple of {degree}; use {fitting[-1]}"
+    if workload.seq_len % degree:
+        fitting = [d for d in DEGREES if workload.seq_len % d == 0]
+        return f"{workload.seq_len} tokens are no multiple of {degree}; use {fitting[-1]}, or other tokens"
     return ""
 
 

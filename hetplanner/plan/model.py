@@ -1,9 +1,10 @@
 """The plan: self-contained, versioned, data only. A search finds it, a simulator explains it, a runtime executes it.
 
 Words: a *stage* is a contiguous range of ops; a *replica* of a stage is the list of devices that hold one copy
-of it (one device today); a *route* is the chain of replicas, one per stage, that a share of the micro-batches
-takes; a *rank* is a process, one per device; a *chunk* is what a rank holds of one stage. With the schedule
-`interleaved` a device may serve several stages, else it serves one.
+of it (one device, or the first of a worker group); a *route* is the chain of replicas, one per stage, that a share of
+the micro-batches takes; a *rank* is a device that serves a replica, or a worker group; a *process* is one device; a
+*chunk* is what a rank holds of one stage. With the schedule `interleaved` a rank may serve several stages, else it
+serves one.
 """
 
 import hashlib
@@ -17,6 +18,7 @@ from pydantic import Field, StrictInt, model_validator
 from hetplanner.codecs.spec import NO_CODEC, Codec
 from hetplanner.plan.cut import check_cut
 from hetplanner.plan.estimate import Estimate
+from hetplanner.plan.groups import WorkerGroup
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reducers.names import ReducerName
 from hetplanner.schema import Name, Noun, Text
@@ -268,6 +270,34 @@ class Plan(Noun):
     def rank_of(self, device_id: str) -> int:
         """Rank of a device. Raises KeyError."""
         return self._rank[device_id]
+
+    @cached_property
+    def processes(self) -> tuple[str, ...]:
+        """The device of every process of a run: those of `ranks`, then the other members of their groups."""
+        others = [device for group in self._groups.values() for device in group.devices[1:]]
+        return (*self.ranks, *others)
+
+    @cached_property
+    def processes_of_rank(self) -> tuple[tuple[int, ...], ...]:
+        """The processes of every rank, in the order of its group's devices: the first has the number of the rank."""
+        number = {device: process for process, device in enumerate(self.processes)}
+        groups = self._groups
+        return tuple(
+            tuple(number[member] for member in groups[device].devices) if device in groups else (number[device],)
+            for device in self.ranks
+        )
+
+    @cached_property
+    def rank_of_process(self) -> tuple[int, ...]:
+        """The rank that every process works for."""
+        found = {p: rank for rank, processes in enumerate(self.processes_of_rank) for p in processes}
+        return tuple(found[process] for process in range(len(self.processes)))
+
+    @cached_property
+    def _groups(self) -> dict[str, WorkerGroup]:
+        """By its first device, every group that serves a replica, in the order of ranks."""
+        known = {group.leader: group for group in self.problem.groups or ()}
+        return {device: known[device] for device in self.ranks if device in known}
 
     @cached_property
     def places_of_rank(self) -> tuple[tuple[tuple[int, int], ...], ...]:

@@ -18,20 +18,20 @@ COORDINATOR_VARIABLE = "HETPLANNER_COORDINATOR"
 
 
 def workers_of(plan: Plan | ElasticPlan) -> tuple[str, ...]:
-    """The devices that compute: a static plan's ranks, a swarm's peers of the start."""
-    return plan.peers if isinstance(plan, ElasticPlan) else plan.ranks
+    """The devices that compute, each a process: those of a static plan's ranks, a swarm's peers of the start."""
+    return plan.peers if isinstance(plan, ElasticPlan) else plan.processes
 
 
 def host_of_rank(plan: Plan | ElasticPlan, rank: int) -> str:
-    """Id of the host that the plan has a rank on; of a swarm, a peer by its number."""
+    """Id of the host that the plan has a process on; of a swarm, a peer by its number."""
     cluster = plan.problem.cluster
     return cluster.host_of(workers_of(plan)[rank]).id
 
 
 def ranks_by_host(plan: Plan | ElasticPlan) -> dict[str, tuple[int, ...]]:
-    """The plan's hosts in order of their lowest rank, each with its ranks in ascending order; of a swarm, its peers.
+    """The plan's hosts in order of their lowest rank, each with its processes in ascending order; of a swarm its peers.
 
-    The position of a host is torchrun's node rank; a process's local rank is its position among the host's ranks.
+    The position of a host is torchrun's node rank; a process's local rank is its position among the host's processes.
     """
     found: dict[str, list[int]] = {}
     for rank in range(len(workers_of(plan))):
@@ -62,7 +62,7 @@ def on_measured_links(plan: Plan, measured: Measured) -> Plan:
 
 
 def rank_on_host(plan: Plan, host: str, local_rank: int, num_processes: int) -> int:
-    """The plan's rank of a process.
+    """The number of a process in the plan; up to the number of ranks that of the rank it works for.
 
     Args:
         plan: what is run.
@@ -80,7 +80,7 @@ def rank_on_host(plan: Plan, host: str, local_rank: int, num_processes: int) -> 
         raise InvalidInput(f"{HOST_VARIABLE}: {host!r:.80} is no host of the plan ({_listed(hosts)}){hint}")
     ranks = hosts[host]
     if num_processes != len(ranks):
-        devices = ", ".join(plan.ranks[rank] for rank in ranks[:8])
+        devices = ", ".join(plan.processes[rank] for rank in ranks[:8])
         raise InvalidInput(
             f"host {host}: {num_processes} processes were started, but the plan has {len(ranks)} devices there"
             f" ({devices}); use --nproc-per-node={len(ranks)} on this host"
@@ -110,7 +110,7 @@ def check_host(plan: Plan, rank: int, said: str | None, hostname: str) -> None:
     here = found or said
     if here != planned or (said is not None and said != planned):
         raise InvalidInput(
-            f"rank {rank}: runs on host {here!r:.80}, but the plan has it (device {plan.ranks[rank]}) on"
+            f"rank {rank}: runs on host {here!r:.80}, but the plan has it (device {plan.processes[rank]}) on"
             f" {planned!r:.80}; give every host its own {HOST_VARIABLE}, as `hetplanner train --dry-run` prints it"
         )
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from hetplanner.plan.model import Plan
 
 
+OPTIMIZERS_OF_GROUPS = ("adamw", "sgd")
+"""Those that look at each element of a weight by itself."""
 MAX_CONNECTIONS = 16
 """Between two ranks; every rank has as many to each other one."""
 
@@ -141,10 +143,22 @@ def exchanges_norms(config: TrainConfig, dtype: DType) -> bool:
 def check_runnable(plan: "Plan") -> None:
     """Refuses a plan that the runtime cannot perform, before anything is started. Raises InvalidInput."""
     check_trainable(plan.problem.workload)
-    if plan.problem.groups:
+    if len(plan.processes) > len(plan.ranks):
+        _check_groups_runnable(plan)
+
+
+def _check_groups_runnable(plan: "Plan") -> None:
+    """Refuses what groups of devices cannot do. Raises InvalidInput."""
+    workload = plan.problem.workload
+    if workload.optimizer not in OPTIMIZERS_OF_GROUPS:
         raise InvalidInput(
-            f"groups: the plan has {len(plan.problem.groups)} groups of devices (tensor parallelism), which can be"
-            " planned and simulated, but not trained yet; plan without --tensor to train"
+            f"groups: {workload.optimizer} needs whole matrices, and each device of a group has a part of them; plan"
+            f" with --optimizer {' or '.join(OPTIMIZERS_OF_GROUPS)}, or without --tensor"
+        )
+    if plan.is_local:
+        raise InvalidInput(
+            "groups: replicas that are groups of devices add up gradients in every step, and the plan has"
+            f" {plan.local_steps} local steps; plan without --max-local-steps, or without --tensor"
         )
 
 

@@ -23,10 +23,10 @@ def choose_device(plan: Plan, config: TrainConfig, place: Place) -> torch.device
             kind than planned.
     """
     cluster = plan.problem.cluster
-    kind = cluster.devices[cluster.device_index(plan.ranks[place.rank])].kind
+    kind = cluster.devices[cluster.device_index(plan.processes[place.rank])].kind
     device = named_device(config.device_for(kind), place.local_rank)
     if not place.is_one_machine and config.device == "auto":
-        _check_kind(device, kind, f"rank {place.rank} (device {plan.ranks[place.rank]})")
+        _check_kind(device, kind, f"rank {place.rank} (device {plan.processes[place.rank]})")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return device

@@ -44,6 +44,7 @@ from hetplanner.runtime.measure.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.model.chunk import build_chunks
 from hetplanner.runtime.model.pretrained import load_pretrained
 from hetplanner.runtime.model.running_statistics import merge_running
+from hetplanner.runtime.tensor_parallel.group import TensorGroup
 from hetplanner.runtime.train.data import Batches, open_batches, open_held_out
 from hetplanner.runtime.train.executor import Executor, StepStats
 from hetplanner.runtime.train.stop_vote import StopVote
@@ -94,6 +95,11 @@ class Session:
     _checkpoints: Checkpoints | None = None
     _giving_up: threading.Lock = field(default_factory=threading.Lock)
 
+    @property
+    def rank(self) -> int:
+        """The plan's rank that this process works for."""
+        return self.plan.rank_of_process[self.place.rank]
+
     def run(self, store: Store | None = None) -> int:
         """Runs from connecting to the saved model.
 
@@ -117,17 +123,17 @@ class Session:
             raise RunError(f"rank {self.place.rank}: lost a peer {where}: {_first_line(error)}") from error
 
     def _check(self) -> None:
-        ranks, world = len(self.plan.ranks), self.place.world_size
-        if ranks != world:
+        devices, world = len(self.plan.processes), self.place.world_size
+        if devices != world:
             raise InvalidInput(
-                f"plan: has {ranks} ranks, but {world} processes were started; use --nproc-per-node={ranks}"
+                f"plan: has {devices} devices, but {world} processes were started; use --nproc-per-node={devices}"
                 " (times --nnodes)"
             )
         check_runnable(self.plan)
         check_packages(self.plan.problem.workload)
         if not self.place.is_loopback:
             check_host(self.plan, self.place.rank, self.place.host, socket.gethostname())
-        if {s for s, _ in self.plan.places_of_rank[self.place.rank]} & {0, len(self.plan.stages) - 1}:
+        if {s for s, _ in self.plan.places_of_rank[self.rank]} & {0, len(self.plan.stages) - 1}:
             # Of this host; the agent saw its own.
             check_all_data(self.config.data, self.config.eval_data, self.plan.problem.workload)
         if copies_here(self.config, self.place):
@@ -177,9 +183,11 @@ class Session:
     # -- before the first step --------------------------------------------------------------------
 
     def _build(self) -> Executor:
-        plan, rank = self.plan, self.place.rank
+        plan, rank = self.plan, self.rank
         device = choose_device(plan, self.config, self.place)
-        chunks = build_chunks(plan, rank, self.config, device)
+        own_gpus = have_own_gpus(device)
+        group = TensorGroup.join(plan, self.place.rank, device, own_gpus=own_gpus)
+        chunks = build_chunks(plan, rank, self.config, device, group)
         needs_batch = any(chunk.model.needs_batch for chunk in chunks)
         batches, held_out = self._open_data(needs_batch=needs_batch)
         # One rank reads inputs and another their labels; the default is the sources of each host's own Python.
@@ -191,11 +199,13 @@ class Session:
             if self.watcher.requested.is_set():
                 emulator.draining.set()
         window = sum(2 * plan.held_S[chunk.stage] for chunk in chunks) + 4
-        wire = None if emulator else self._bulk_wire(device)
+        wire = self._bulk_wire(device) if own_gpus and not emulator else None
         host_wire = HostWire(device, self.config.connections)
-        transport = Transport(rank, emulator, window, device, wire, self.heartbeat, host_wire)
-        order = self._order(batches)
-        executor = Executor(plan, rank, self.config, chunks, transport, batches, self.telemetry, order, self.heartbeat)
+        transport = Transport(self.place.rank, emulator, window, device, wire, self.heartbeat, host_wire)
+        executor = Executor(
+            plan, rank, self.config, chunks, transport, batches, self.telemetry, self._order(batches), self.heartbeat,
+            group,
+        )  # fmt: skip
         executor.held_out = held_out
         return executor
 
@@ -223,10 +233,8 @@ class Session:
         workload = self.plan.problem.workload
         return SampleOrder(int(num_samples), self.config.seed, workload.micro_batch, workload.num_micro_batches)
 
-    def _bulk_wire(self, device: torch.device) -> Wire | None:
-        """nccl where every rank has a GPU of its own."""
-        if not have_own_gpus(device):
-            return None
+    def _bulk_wire(self, device: torch.device) -> Wire:
+        """nccl, where every process has a GPU of its own."""
         if self.config.connections > 1:  # else nccl chooses by itself
             os.environ.setdefault("NCCL_NSOCKS_PERTHREAD", str(self.config.connections))
         schedule, groups = make_schedule(self.plan), reduction_groups(self.plan)
@@ -236,10 +244,10 @@ class Session:
     def _predict(self, executor: Executor) -> None:
         self._enter("profiling")
         profiles = gather_profiles(profile_rank(executor, in_one_machine=self.place.is_one_machine), self.plan)
-        mine = profiles[self.place.rank]
+        mine = profiles[self.rank]
         self.telemetry.write(
             "profile",
-            rank=self.place.rank,
+            rank=self.rank,
             stages=[chunk.stage for chunk in executor.chunks],
             device=str(executor.transport.device),
             messages=executor.transport.carrier,
@@ -299,12 +307,16 @@ class Session:
         began_s = time.monotonic()
         weights = check_weights(self.config.init_from, self.plan.problem.workload)
         agree(weights.digest.encode(), "weights of init_from")
-        models = [chunk.model for chunk in executor.chunks]
-        read = load_pretrained(models, weights, self.heartbeat.advance)
+        models = [chunk.model for chunk in executor.whole_chunks]
+        for whole in executor.wholes:
+            whole.collect_state()  # the folder need not have all of it
+        read = load_pretrained(models, weights, self.heartbeat.advance) if executor.group.is_leader else 0
         if self.config.adapter is not None:
             adapter = check_adapter(self.config.adapter, self.plan.problem.workload)
             agree(adapter.digest.encode(), "weights of adapter")
             read += load_pretrained(models, adapter, self.heartbeat.advance)
+        for whole in executor.wholes:
+            whole.spread_state()
         seconds = round(time.monotonic() - began_s, 6)
         self.telemetry.write("weights", source=self.config.init_from, bytes=read, seconds=seconds)
         log.info("begins with %d bytes of weights of %s, read in %.1f s", read, self.config.init_from, seconds)
@@ -338,7 +350,8 @@ class Session:
                 now_s = time.monotonic()
                 self.heartbeat.advance()
                 self.heartbeat.end_step(executor.completed_steps, now_s - began_s)
-                self._report(executor, step, stats)
+                if executor.group.is_leader:
+                    self._report(executor, step, stats)
                 self._checkpoint(executor, checkpoints, request)
                 if request:
                     self.watcher.ask(request)  # of another rank
@@ -348,7 +361,8 @@ class Session:
                     self._evaluate(executor)
                 began_s = time.monotonic()
         finally:
-            self._report_links(executor)
+            if executor.group.is_leader:
+                self._report_links(executor)
 
     def _checkpoint(self, executor: Executor, checkpoints: Checkpoints, request: Request) -> None:
         """Writes one where it is due: by the settings, before a preemption, or before a stop if that is quick."""
@@ -411,9 +425,9 @@ class Session:
 
     def _validate(self, executor: Executor) -> None:
         self.heartbeat.enter("validating")
-        merge_running(self.plan, self.place.rank, executor.chunks)
+        merge_running(self.plan, self.rank, executor.chunks)
         score = executor.run_validation(self._eval_batches)
-        if score.num_targets:
+        if score.num_targets and executor.group.is_leader:
             known = {} if score.num_correct is None else {"num_correct": score.num_correct}
             step = executor.completed_steps - 1
             self.telemetry.write(
@@ -425,7 +439,8 @@ class Session:
         if executor.completed_steps == self.config.steps:
             return  # the last evaluation is due anyway
         began_s = time.monotonic()
-        self._report_links(executor)
+        if executor.group.is_leader:
+            self._report_links(executor)
         models = [chunk.model for chunk in executor.chunks]
         before = [({name: t.clone() for name, t in model.running.items()}, model.counted) for model in models]
         self._validate(executor)
@@ -441,10 +456,12 @@ class Session:
         self._enter("saving")
         try:
             executor.transport.finish()
+            for whole in executor.wholes:
+                whole.collect_state()
             save_model(
                 self.plan,
                 self.place.rank,
-                executor.chunks,
+                executor.whole_chunks,
                 executor.completed_steps,
                 self.run_dir,
                 self._waits_no_longer,

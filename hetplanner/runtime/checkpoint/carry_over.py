@@ -31,7 +31,7 @@ def carry_over(
 
     Args:
         executor: the rank's; changed if there is one.
-        rank: this rank.
+        rank: number of this process.
         run_dir: of the earlier run, a static one or a swarm, on this rank's host.
         skipped: gets why checkpoints are passed over.
         advance: called as the loading gets on.
@@ -57,6 +57,8 @@ def carry_over(
             continue
         _load(executor, source, advance)
         executor.completed_steps = step
+        for whole in executor.wholes:
+            whole.spread_state()
         return step, old.digest()
     return 0, ""
 
@@ -90,7 +92,7 @@ def _needed(plan: Plan, source: EarlierState) -> list[set[int]]:
 def _load(executor: Executor, source: EarlierState, advance: Callable[[], None]) -> None:
     plan = executor.plan
     workload = plan.problem.workload
-    chunks = {(chunk.stage, chunk.replica): chunk for chunk in executor.chunks}
+    chunks = {(chunk.stage, chunk.replica): chunk for chunk in executor.whole_chunks}
     for target, places in enumerate(plan.places_of_rank):
         for place in places:
             chunk = chunks[place] if target == source.rank else None
@@ -114,7 +116,7 @@ def _load(executor: Executor, source: EarlierState, advance: Callable[[], None])
                 values = {buffer.name: _merged(buffer, source, target) for buffer in buffers}
                 if chunk is not None:
                     chunk.model.load_running(values)
-    for chunk in executor.chunks:
+    for chunk in executor.whole_chunks:
         chunk.optimizer.num_steps = int(source.numbers["updates"])
     if (scale := executor.update.scale) and source.numbers["loss_scale"]:
         scale.value, scale.quiet_steps = source.numbers["loss_scale"], int(source.numbers["quiet_steps"])

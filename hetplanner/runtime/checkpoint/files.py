@@ -34,6 +34,7 @@ from hetplanner.plan.files.checkpoints import (
     rank_file,
     readable_steps,
 )
+from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.reading import reader
 from hetplanner.runtime.checkpoint.background import Background
@@ -109,9 +110,14 @@ class Checkpoints:
         if step == self._last_step:
             return
         began_s, self._last_step = time.monotonic(), step
+        for whole in executor.wholes:
+            whole.collect_state()
         self.telemetry.flush()  # a run that resumes here finds all earlier steps in it, even if this rank is killed
-        large, small = _large_tensors(executor), _copied_small(executor)
-        finish = partial(self._write, step, executor.plan.digest(), began_s, small, numbers_of(executor))
+        large: dict[str, Tensor] = {}
+        small: dict[str, Tensor] = {}
+        if executor.group.is_leader:
+            large, small = _large_tensors(executor), _copied_small(executor)
+        finish = partial(self._write, step, executor.plan, began_s, small, numbers_of(executor))
         if self._background is None:
             self._note(finish(_on_cpu(large)))
             return
@@ -138,21 +144,23 @@ class Checkpoints:
     def _write(
         self,
         step: int,
-        digest: str,
+        plan: Plan,
         began_s: float,
         small: Mapping[str, Tensor],
         numbers: Mapping[str, float],
         large: Mapping[str, Tensor],
     ) -> Written:
-        """Writes what a rank carries, and finishes the checkpoint with the others."""
+        """Writes what a rank carries, and finishes the checkpoint with the others. A group's leader writes for it."""
         group = self._background.group if self._background is not None else None
         folder = checkpoint_folder(self.run_dir, step)
         temporary = folder.with_name(folder.name + PART)
-        written = _gathered(self._write_file(step, {**large, **small}, numbers, temporary), group)
+        leads = self.place.rank < len(plan.ranks)
+        mine = self._write_file(step, {**large, **small}, numbers, temporary) if leads else (0, "0" * 64)
+        written = _gathered(mine, group)[: len(plan.ranks)]
         failed = [(rank, -size) for rank, (size, _) in enumerate(written) if size <= 0]
         error = f"rank {failed[0][0]} could not write its part: {os.strerror(failed[0][1])}" if failed else ""
         if self.place.local_rank == 0:  # one of every host
-            error = error or self._publish(temporary, folder, step, digest, written)
+            error = error or self._publish(temporary, folder, step, plan.digest(), written)
             if error:  # what is of no use gives its space back at once
                 shutil.rmtree(temporary, ignore_errors=True)
         seconds, failures = _greatest(time.monotonic() - began_s, float(bool(error)), group=group)
@@ -162,7 +170,7 @@ class Checkpoints:
             return Written(step, seconds, has_failed=True)
         if self.place.local_rank == 0:  # not before all hosts have the new one
             prune(self.run_dir, self.config.checkpoints_kept, self.config.checkpoints_max_age_s)
-        size, paused_s = written[self.place.rank][0], seconds
+        size, paused_s = mine[0], seconds
         if self._background is not None:
             paused_s = self._paused_s + self._background.waited_s
         self.telemetry.write(
@@ -232,7 +240,7 @@ def state_of(executor: Executor) -> tuple[dict[str, Tensor], dict[str, float]]:
 def numbers_of(executor: Executor) -> dict[str, float]:
     """The numbers of `state_of`."""
     numbers: dict[str, float] = {"step": executor.completed_steps}
-    for chunk in executor.chunks:
+    for chunk in executor.whole_chunks:
         numbers[f"stage.{chunk.stage}.updates"] = chunk.optimizer.num_steps
     if scale := executor.update.scale:
         numbers |= {"loss_scale": scale.value, "quiet_steps": scale.quiet_steps}
@@ -251,7 +259,7 @@ def _copied_small(executor: Executor) -> dict[str, Tensor]:
 def _large_tensors(executor: Executor) -> dict[str, Tensor]:
     """Weights and optimizer states: each a storage of its own."""
     found: dict[str, Tensor] = {}
-    for chunk in executor.chunks:
+    for chunk in executor.whole_chunks:
         parts = {**chunk.model.parts(), **chunk.optimizer.states}
         found |= {f"stage.{chunk.stage}.{name}": tensor for name, tensor in parts.items()}
     return found
@@ -260,7 +268,7 @@ def _large_tensors(executor: Executor) -> dict[str, Tensor]:
 def _small_tensors(executor: Executor) -> dict[str, Tensor]:
     """Running statistics, as this replica has them, and what reductions carry."""
     found = {f"reduction.{name}": tensor for name, tensor in executor.reductions.state().items()}
-    for chunk in executor.chunks:
+    for chunk in executor.whole_chunks:
         found |= {f"stage.{chunk.stage}.running.{name}": t for name, t in chunk.model.running.items()}
         found |= {f"stage.{chunk.stage}.counted.{name}": t for name, t in chunk.model.counted.items()}
     return found
@@ -278,17 +286,22 @@ def load_state(executor: Executor, path: Path) -> None:
             raise InvalidInput(f"{path.parent.name}/{path.name}: does not fit this plan, see {', '.join(odd)}")
         reduction = {}
         for name, tensor in mine.items():
+            if not executor.group.is_leader:  # it shares the leader's memory
+                continue
             value = file.get_tensor(name)
             if name.startswith("reduction."):
                 reduction[name.removeprefix("reduction.")] = value
             else:
                 tensor.copy_(value)
-    executor.reductions.load_state(reduction)
-    for chunk in executor.chunks:
+    if executor.group.is_leader:
+        executor.reductions.load_state(reduction)
+    for chunk in executor.whole_chunks:
         chunk.optimizer.num_steps = int(numbers[f"stage.{chunk.stage}.updates"])
     if scale := executor.update.scale:
         scale.value, scale.quiet_steps = float(numbers["loss_scale"]), int(numbers["quiet_steps"])
     executor.completed_steps = int(numbers["step"])
+    for whole in executor.wholes:
+        whole.spread_state()
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +333,7 @@ def restore(
     for run_dir in run_dirs:
         bound, before = 2**62, len(skipped)
         while True:
-            mine = _latest_readable(run_dir, digest, place.rank, bound, skipped)
+            mine = _latest_readable(run_dir, digest, executor.rank, bound, skipped)
             both = torch.tensor([mine, -mine])
             dist.all_reduce(both, dist.ReduceOp.MIN)
             least, most = int(both[0]), -int(both[1])
@@ -328,7 +341,7 @@ def restore(
                 break
             bound = least  # some rank cannot read what others can
         if most > 0:
-            load_state(executor, checkpoint_folder(run_dir, most) / rank_file(place.rank))
+            load_state(executor, checkpoint_folder(run_dir, most) / rank_file(executor.rank))
             return Restored(most, run_dir, tuple(skipped))
         passed_over = skipped[before:]
         step, other = carry_over(executor, place.rank, run_dir, skipped, advance)

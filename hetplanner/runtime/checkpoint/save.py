@@ -58,8 +58,8 @@ def save_model(
 
     Args:
         plan: says which rank holds what.
-        rank: this rank.
-        chunks: what it holds, in stage order.
+        rank: number of this process; one that is no leader of its group only takes part.
+        chunks: what its rank holds, whole and in stage order.
         step: optimiser steps in the weights.
         run_dir: where rank 0 writes.
         is_over: asked at every try, on all ranks: whether rank 0 shall wait no longer.
@@ -78,7 +78,7 @@ def save_model(
         is_over()
     if answer is Answer.GIVE_UP:
         raise RunError(f"rank {rank}: its weights are not saved, since rank 0 cannot write the model")
-    for chunk in chunks:
+    for chunk in chunks if rank < len(plan.ranks) else ():
         if chunk.replica or _rank_0_holds(plan, chunk.stage):
             continue
         for tensor in chunk.model.saved_tensors().values():

@@ -61,7 +61,7 @@ class Profile:
         forward_s, backward_s: by chunk, in stage order.
         cores: CPU seconds per second that the rank got.
         processors: that it may use.
-        machine: number of the machine whose processors it uses; of a GPU, of the rank alone.
+        machine: number of the machine whose processors it uses; of a GPU or a group, of the rank alone.
     """
 
     forward_s: tuple[float, ...]
@@ -93,14 +93,18 @@ class Profile:
 
 
 class _Meter:
-    """Mean seconds of named pieces of work: CPU seconds of this thread, on a GPU the time until it is done.
+    """Mean seconds of named pieces of work: CPU seconds of this thread.
+
+    On a GPU it is the time until a piece is done, and so it is for a group, whose members wait for each other in it.
 
     Attributes:
+        by_clock: whether it is the time.
         cpu_s: CPU seconds of this thread in all of them.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.on_gpu = device.type == "cuda"
+    def __init__(self, executor: Executor) -> None:
+        self._on_gpu = executor.transport.device.type == "cuda"
+        self.by_clock = self._on_gpu or executor.group.degree > 1
         self.cpu_s = 0.0
         self.total_s: dict[str, float] = {}
         self.count: dict[str, int] = {}
@@ -113,9 +117,10 @@ class _Meter:
         self.count[name] = self.count.get(name, 0) + 1
 
     def _now_s(self) -> float:
-        if not self.on_gpu:
+        if not self.by_clock:
             return time.thread_time()
-        torch.cuda.synchronize()
+        if self._on_gpu:
+            torch.cuda.synchronize()
         return time.monotonic()
 
     def mean_s(self, name: str) -> float:
@@ -137,8 +142,10 @@ class _ChunkRehearsal:
         self.count = min(plan.stages[chunk.stage].in_flight, plan.problem.workload.num_micro_batches, MOST_IN_FLIGHT)
 
         def tensors(boundary: int, needed: bool) -> list[Tensor | None]:
-            size = plan.boundary_elements(boundary) if needed else 0
-            return [torch.randn(size, device=device) if needed else None for _ in range(self.count)]
+            if not needed:
+                return [None] * self.count
+            size = plan.boundary_elements(boundary)
+            return [executor.own_part(torch.randn(size, device=device), boundary) for _ in range(self.count)]
 
         self.inputs = tensors(chunk.stage - 1, not chunk.model.is_first)
         self.gradients = tensors(chunk.stage, not chunk.model.is_last)
@@ -156,6 +163,8 @@ class _ChunkRehearsal:
         self.chunk.model.flat_grad.zero_()
         self.chunk.model.load_running(self.running)
         self.chunk.optimizer.num_steps = 0
+        for states in self.chunk.optimizer.states.values():
+            states.zero_()  # with sgd, weight decay goes through the momentum
 
 
 class _Rehearsal:
@@ -173,8 +182,8 @@ class _Rehearsal:
         takes = [a for a in executor.actions if a.kind is Kind.RECV]
         message = cache(self._message)
         # In turn, so that the mean weighs every message of the step alike.
-        self.sends = cycle([message(a.stage, rank, a.peer, role_of(a)) for a in sends])
-        self.takes = cycle([message(a.stage, a.peer, rank, role_of(a)) for a in takes])
+        self.sends = cycle([(a, *message(a.stage, rank, a.peer, role_of(a))) for a in sends])
+        self.takes = cycle([(a, *message(a.stage, a.peer, rank, role_of(a))) for a in takes])
         self.chunks = [_ChunkRehearsal(executor, chunk) for chunk in executor.chunks]
         before: list[Piece] = [("decode", self.decode)] if takes else []
         after: list[Piece] = [("encode", self.encode)] if sends else []
@@ -190,7 +199,9 @@ class _Rehearsal:
             self.parts.append([("reduce", self.reduce)])
 
     def optimizer(self) -> None:
-        """A step that changes nothing: no gradient, no learning rate, so moments stay 0."""
+        """A step that changes no weight: no gradient, no learning rate."""
+        for whole in self.executor.wholes:
+            whole.finish_gradients()
         for chunk in self.executor.chunks:
             chunk.model.flat_grad.zero_()
         self.executor.update.average_gradients()
@@ -220,18 +231,27 @@ class _Rehearsal:
         return x, codec, data
 
     def encode(self) -> None:
-        x, codec, data = next(self.sends)
-        codec.encode(x, torch.empty_like(data))
+        action, x, codec, data = next(self.sends)
+        whole = self.executor.collected(self.executor.own_part(x, action.stage), action)
+        if whole is not None:
+            codec.encode(whole, torch.empty_like(data))
 
     def decode(self) -> None:
-        x, codec, data = next(self.takes)
-        codec.decode(data, x.numel())
+        action, x, codec, data = next(self.takes)
+        if self.executor.group.is_leader:
+            codec.decode(data, x.numel())
+        self.executor.dealt(x, action)
 
     def reduce(self) -> None:
-        for reducer in self.executor.reductions.reducers.values():
-            reducer.rehearse()
+        for whole in self.executor.wholes:
+            whole.collect_gradients()
+        if self.executor.group.is_leader:
+            for reducer in self.executor.reductions.reducers.values():
+                reducer.rehearse()
 
     def end(self) -> None:
+        for whole in self.executor.wholes:
+            whole.has_gradients = False
         for part in self.chunks:
             part.end()
 
@@ -247,19 +267,19 @@ def profile_rank(executor: Executor, *, in_one_machine: bool = True) -> Profile:
     for _, work in chain.from_iterable(rehearsal.parts):  # first calls allocate
         work()
     dist.barrier()
-    meter = _Meter(executor.transport.device)
+    meter = _Meter(executor)
     began, cpu_began, rounds = time.monotonic(), time.process_time(), 0
-    while rounds < MIN_ROUNDS or time.monotonic() - began < WINDOW_S:
+    while executor.group.of_leader(rounds < MIN_ROUNDS or time.monotonic() - began < WINDOW_S):
         for name, work in chain.from_iterable(rehearsal.parts):
             meter.time(name, work)
         rounds += 1
     lasted_s = time.monotonic() - began
     cores = (time.process_time() - cpu_began) / lasted_s
-    if len(executor.plan.ranks) > 1:
-        between = _Meter(executor.transport.device)
+    if dist.get_world_size() > 1:
+        between = _Meter(executor)
         byte_s = _byte_seconds(executor, in_one_machine)
         message_s = _measure_between_messages(executor, rehearsal, between, lasted_s / rounds, byte_s)
-        meter = meter if meter.on_gpu else between
+        meter = meter if meter.by_clock else between
     else:
         message_s = byte_s = 0.0
     rehearsal.end()
@@ -272,9 +292,9 @@ def profile_rank(executor: Executor, *, in_one_machine: bool = True) -> Profile:
         decode_s=meter.mean_s("decode") + byte_s * taken,
         reduce_s=meter.mean_s("reduce") + byte_s * reduced,
         message_s=message_s,
-        cores=1.0 if meter.on_gpu else cores,
+        cores=1.0 if meter.by_clock else cores,
         processors=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        machine=-1 - executor.rank if meter.on_gpu else _machine(),
+        machine=-1 - executor.rank if meter.by_clock else _machine(),
     )
 
 
@@ -316,7 +336,7 @@ def _measure_between_messages(
         CPU seconds to hand over one message or to take one, but for its bytes: what the process computed beside its
         parts.
     """
-    rank, n = executor.rank, len(executor.plan.ranks)
+    rank, n = executor.transport.rank, dist.get_world_size()
     num_bytes = _usual_bytes(executor)
     most = torch.tensor([round_s, float(len(rehearsal.parts))], dtype=torch.float64)
     dist.all_reduce(most, dist.ReduceOp.MAX)
@@ -366,7 +386,7 @@ def _byte_seconds(executor: Executor, in_one_machine: bool) -> float:
 
 def _ring_seconds(executor: Executor, num_bytes: int, count: int) -> float:
     """CPU seconds per end of a message when every rank sends to the next, all at once."""
-    rank, n = executor.rank, len(executor.plan.ranks)
+    rank, n = executor.transport.rank, dist.get_world_size()
     transport = Transport(rank, None, window=count)
     probes = [Expected((rank - 1) % n, Topic.PROBE, i, num_bytes) for i in range(count)]
     transport.expect(probes)
@@ -389,14 +409,14 @@ def _longest_message(plan: Plan) -> int:
 
 
 def gather_profiles(mine: Profile, plan: Plan) -> list[Profile]:
-    """All ranks' profiles, on every rank."""
+    """All ranks' profiles, on every process; of a group that of its leader."""
     counts = [len(places) for places in plan.places_of_rank]
     row = torch.zeros(2 * max(counts) + 8, dtype=torch.float64)
     numbers = mine.row()
     row[: len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
-    rows = [torch.empty_like(row) for _ in counts]
+    rows = [torch.empty_like(row) for _ in plan.processes]
     dist.all_gather(rows, row)
-    return [Profile.from_row(other.tolist(), count) for other, count in zip(rows, counts, strict=True)]
+    return [Profile.from_row(other.tolist(), count) for other, count in zip(rows, counts, strict=False)]
 
 
 def durations_from(profiles: list[Profile]) -> Durations:

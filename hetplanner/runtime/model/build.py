@@ -6,7 +6,9 @@ buffer of their own, without gradients. What crosses a boundary is flat too: one
 front of it give.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import prod
 from typing import NamedTuple, Protocol
 
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 from hetplanner.plan.train import check_trainable
 from hetplanner.runtime.model.captured import ProgramStage
 from hetplanner.runtime.model.layout import (
+    Crossing,
     ModelWeight,
     Weight,
     crossing_tensors,
@@ -24,6 +27,8 @@ from hetplanner.runtime.model.layout import (
 )
 from hetplanner.runtime.model.transformer_stage import TransformerStage
 from hetplanner.runtime.rng import RngKey
+from hetplanner.runtime.tensor_parallel.group import ALONE, TensorGroup, part_shape
+from hetplanner.runtime.tensor_parallel.shards import Shard, make_shards
 from hetplanner.workload.model import Op
 from hetplanner.workload.workload import Workload
 
@@ -91,9 +96,14 @@ class StageModel:
         first_op, end_op: the stage's range of ops.
         seed: of initial weights.
         device: where weights live and calls compute.
+        group: whose members share the stage: this one holds its shards of the weights, and computes its tokens.
+        zeros: makes the buffer of gradients, and without `seed` that of weights; a size to float32, 1-D.
 
     Attributes:
-        weights: every trained weight once, in the flat buffer's order; `op_index` is its owner's.
+        weights: every trained weight once (of a member its part), in the flat buffer's order; `op_index` is its
+            owner's.
+        shards: of a member, what it holds of each of them.
+        frozen_shards: the same of the frozen weights.
         parameters: the same as leaves of autograd, their gradients views into `flat_grad`.
         flat, flat_grad: values and gradients of the trained weights, float32, 1-D.
         frozen: values of the frozen weights, float32, 1-D; they have no gradients.
@@ -111,63 +121,86 @@ class StageModel:
         end_op: int,
         seed: int | None,
         device: torch.device | None = None,
+        group: TensorGroup = ALONE,
+        zeros: Callable[[int], Tensor] | None = None,
     ) -> None:
         check_trainable(workload)
+        self.group = group
         self.device = device or torch.device("cpu")
         self.workload, self.first_op, self.end_op = workload, first_op, end_op
         self.ops: tuple[Op, ...] = workload.graph.ops[first_op:end_op]
         self.stage_ops: StageOps = (
             ProgramStage(workload, first_op, end_op, self.device)
             if workload.program is not None
-            else TransformerStage(workload, first_op, end_op)
+            else TransformerStage(workload, first_op, end_op, group)
         )
         self.running = self.stage_ops.running
         self.counted: dict[str, Tensor] = {}
         self._note_counters()
         self.tied: dict[str, tuple[int, int]] = {}
-        self._input_shapes = [t.shape for t in crossing_tensors(workload, first_op)]
-        self._input_sizes = [t.num_elements for t in crossing_tensors(workload, first_op)]
+        self._input_shapes = [self._own_shape(t) for t in crossing_tensors(workload, first_op)]
+        self._input_sizes = [prod(shape) for shape in self._input_shapes]
         self.trains_in_front = workload.graph.first_trained < first_op
-        self._lay_out(seed)
+        self._lay_out(seed, zeros or partial(torch.zeros, device=self.device))
 
     # -- weights ----------------------------------------------------------------------------------
 
-    def _lay_out(self, seed: int | None) -> None:
-        layout = stage_weights(self.workload, self.first_op, self.end_op)
+    def _own_shape(self, crossing: Crossing) -> tuple[int, ...]:
+        if self.group.degree == 1:
+            return crossing.shape
+        return part_shape(crossing.shape, crossing.axis, self.group.index, self.group.degree)
+
+    def _lay_out(self, seed: int | None, zeros: Callable[[int], Tensor]) -> None:
+        whole = stage_weights(self.workload, self.first_op, self.end_op)
+        layout, self.shards = self._own(whole)
         self.weights = tuple(weight for _, weight in layout)
         end = self.weights[-1].end if self.weights else 0
         self.own_end = next((weight.first for weight in self.weights if weight.is_tied), end)
-        self.flat, self.flat_grad = torch.empty(end, device=self.device), torch.zeros(end, device=self.device)
+        self.flat = zeros(end) if seed is None else torch.empty(end, device=self.device)
+        self.flat_grad = zeros(end)
         self.parameters: list[nn.Parameter] = []
-        self._lay_out_frozen(seed)
-        for w, weight in layout:
+        self._lay_out_frozen(seed, zeros)
+        for i, (w, weight) in enumerate(layout):
             self.parameters.append(self._parameter(weight))
             self.stage_ops.bind(w, self.parameters[-1])
             if seed is not None:
-                self._fill(w, self.flat[weight.first : weight.end], seed)
+                self._fill(w, self.flat, weight, self.shards[i] if self.shards else None, seed)
             if weight.is_tied:
                 owner = self.workload.graph.ops[weight.op_index].name
                 self.tied[owner] = (self.tied.get(owner, (weight.first, 0))[0], weight.end)
 
-    def _lay_out_frozen(self, seed: int | None) -> None:
-        layout = frozen_weights(self.workload, self.first_op, self.end_op)
+    def _own(
+        self, whole: Sequence[tuple[ModelWeight, Weight]]
+    ) -> tuple[Sequence[tuple[ModelWeight, Weight]], tuple[Shard, ...]]:
+        """The weights as they lie in this device's buffer, and of a member of a group its shards."""
+        if self.group.degree == 1:
+            return whole, ()
+        shards = make_shards(self.workload, whole, self.group)
+        return [(model_weight, shard.own) for (model_weight, _), shard in zip(whole, shards, strict=True)], shards
+
+    def _lay_out_frozen(self, seed: int | None, zeros: Callable[[int], Tensor]) -> None:
+        layout, self.frozen_shards = self._own(frozen_weights(self.workload, self.first_op, self.end_op))
         self._frozen_weights = tuple(weight for _, weight in layout)
-        self.frozen = torch.empty(layout[-1][1].end if layout else 0, device=self.device)
-        for w, weight in layout:
+        size = layout[-1][1].end if layout else 0
+        self.frozen = zeros(size) if seed is None and size else torch.empty(size, device=self.device)
+        for i, (w, weight) in enumerate(layout):
             values = self.frozen[weight.first : weight.end]
             self.stage_ops.bind(w, nn.Parameter(values.view(weight.shape), requires_grad=False))
             if seed is not None:
-                self._fill(w, values, seed)
+                self._fill(w, self.frozen, weight, self.frozen_shards[i] if self.frozen_shards else None, seed)
 
     def _parameter(self, weight: Weight) -> nn.Parameter:
         parameter = nn.Parameter(self.flat[weight.first : weight.end].view(weight.shape))
         parameter.grad = self.flat_grad[weight.first : weight.end].view(weight.shape)
         return parameter
 
-    def _fill(self, weight: ModelWeight, place: Tensor, seed: int) -> None:
+    def _fill(self, weight: ModelWeight, flat: Tensor, place: Weight, shard: Shard | None, seed: int) -> None:
         values = torch.empty(weight.shape)  # drawn on the CPU: the same numbers on every device
         self.stage_ops.fill(weight, values, seed)
-        place.copy_(values.view(-1))
+        if shard is None:
+            flat[place.first : place.end].copy_(values.view(-1))
+        else:
+            shard.take(values, flat)
 
     def named_weights(self) -> dict[str, Tensor]:
         """Views of all weights, frozen ones included, by the name they have in a saved model."""

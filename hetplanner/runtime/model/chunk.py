@@ -12,6 +12,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.comm.wire import CPU
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.model.stage import StageRunner
+from hetplanner.runtime.tensor_parallel.group import ALONE, TensorGroup
 from hetplanner.runtime.train.optimizers import StageOptimizer
 
 
@@ -30,15 +31,18 @@ class Chunk:
     optimizer: StageOptimizer
 
     @staticmethod
-    def build(plan: Plan, place: tuple[int, int], config: TrainConfig, device: torch.device) -> "Chunk":
-        """The chunk of (stage, replica), with initial weights."""
+    def build(
+        plan: Plan, place: tuple[int, int], config: TrainConfig, device: torch.device, group: TensorGroup = ALONE
+    ) -> "Chunk":
+        """The chunk of (stage, replica), with initial weights; of a member of a group its part."""
         stage, workload = plan.stages[place[0]], plan.problem.workload
-        model = StageModel(workload, stage.first_op, stage.end_op, config.seed, device)
+        model = StageModel(workload, stage.first_op, stage.end_op, config.seed, device, group)
+        weights = model.weights if group.degree > 1 else None
         return Chunk(
             *place,
             model,
             StageRunner(model, recompute=stage.recompute or workload.recompute),
-            StageOptimizer(workload, stage.first_op, stage.end_op, config, model.flat, model.flat_grad),
+            StageOptimizer(workload, stage.first_op, stage.end_op, config, model.flat, model.flat_grad, weights),
         )
 
     def tied_gradient(self, owner: str) -> Tensor:
@@ -47,16 +51,25 @@ class Chunk:
         return self.model.flat_grad[first:end]
 
     def counted_gradients(self) -> list[Tensor]:
-        """Gradients of what the stage's ops own: a weight tied across stages counts for its owner's stage alone."""
+        """Gradients of what the stage's ops own: a weight tied across stages counts for its owner's stage alone.
+
+        Of a group, what every member holds counts for the leader alone.
+        """
         model = self.model
         own_names = {op.name for op in model.ops}
+        if not model.group.is_leader:
+            ops = range(model.first_op, model.end_op)
+            counted = [s.own for s in model.shards if not s.is_repeated and s.own.op_index in ops]
+            return [model.flat_grad[weight.first : weight.end] for weight in counted]
         owned = [self.tied_gradient(name) for name in model.tied if name in own_names]
         return [model.flat_grad[: model.own_end], *owned]
 
 
-def build_chunks(plan: Plan, rank: int, config: TrainConfig, device: torch.device = CPU) -> tuple[Chunk, ...]:
-    """All chunks of a rank, in stage order."""
-    return tuple(Chunk.build(plan, place, config, device) for place in plan.places_of_rank[rank])
+def build_chunks(
+    plan: Plan, rank: int, config: TrainConfig, device: torch.device = CPU, group: TensorGroup = ALONE
+) -> tuple[Chunk, ...]:
+    """All chunks of a rank, in stage order; of a member of its group the parts that it holds."""
+    return tuple(Chunk.build(plan, place, config, device, group) for place in plan.places_of_rank[rank])
 
 
 def tied_gradients(chunks: Sequence[Chunk], owner: str) -> list[Tensor]:

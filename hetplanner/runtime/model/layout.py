@@ -193,11 +193,18 @@ def saved_tensors(workload: Workload) -> tuple[SavedTensor, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """One tensor of a boundary: its op's index, and in a captured model the node that gives it."""
+    """One tensor of a boundary.
+
+    Attributes:
+        op: index of the op that gives it.
+        node: that gives it, in a captured model.
+        axis: along which the members of a group divide it: by tokens, behind the head by words.
+    """
 
     op: int
     node: str
     shape: tuple[int, ...]
+    axis: int = 1
 
     @property
     def num_elements(self) -> int:
@@ -215,5 +222,6 @@ def crossing_tensors(workload: Workload, boundary: int) -> tuple[Crossing, ...]:
             found += [Crossing(index, node, shapes[node]) for node in workload.program.outputs.get(op.name, ())]
         else:
             width = workload.output_elements[index] // (workload.micro_batch * workload.seq_len)
-            found.append(Crossing(index, "", (workload.micro_batch, workload.seq_len, width)))
+            axis = 2 if op.kind == "head" else 1
+            found.append(Crossing(index, "", (workload.micro_batch, workload.seq_len, width), axis))
     return tuple(found)

@@ -21,6 +21,8 @@ from torch.nn import functional as F  # noqa: N812 (torch's own convention)
 from hetplanner.runtime.model.cross_entropy import summed_cross_entropy
 from hetplanner.runtime.model.precision import lowered
 from hetplanner.runtime.rng import RngKey, stable_seed
+from hetplanner.runtime.tensor_parallel import cross_entropy
+from hetplanner.runtime.tensor_parallel.group import ALONE, TensorGroup, part_range
 from hetplanner.workload.fine_tuning import Adapters, LinearLayer, adapted_layers
 from hetplanner.workload.transformer import TransformerConfig
 
@@ -28,12 +30,16 @@ ADAPTER_LEAVES = ("lora_A", "lora_B")
 """What PEFT calls an adapter's two weights."""
 
 
-def drop(x: Tensor, share: float, key: RngKey | None, op_index: int) -> Tensor:
-    """Dropout drawn from (seed, step, micro-batch, op); `key` None leaves `x` alone (evaluation)."""
+def drop(x: Tensor, share: float, key: RngKey | None, op_index: int, group: TensorGroup = ALONE) -> Tensor:
+    """Dropout drawn from (seed, step, micro-batch, op); `key` None leaves `x` alone (evaluation).
+
+    Members of a group draw for all tokens and take those of their own, so that they drop what one device drops.
+    """
     if share == 0.0 or key is None:
         return x
     generator = torch.Generator(x.device).manual_seed(stable_seed(key.seed, key.step, key.micro_batch, op_index))
-    return x * torch.empty_like(x).bernoulli_(1.0 - share, generator=generator).div_(1.0 - share)
+    kept = torch.empty_like(x) if group.degree == 1 else x.new_empty(x.shape[0], x.shape[1] * group.degree, x.shape[2])
+    return x * group.own_tokens(kept.bernoulli_(1.0 - share, generator=generator)).div_(1.0 - share)
 
 
 def unfilled(*shape: int) -> nn.Parameter:
@@ -139,6 +145,7 @@ class OpModule(nn.Module):
         config: of the model.
         op_index: of the op.
         adapters: beside some of the linear layers.
+        group: whose members share the op; each holds its part of the weights.
 
     Attributes:
         layer_half: as `LinearLayer` calls it; '' for ops that are no half of a layer.
@@ -146,9 +153,11 @@ class OpModule(nn.Module):
 
     layer_half: ClassVar[str] = ""
 
-    def __init__(self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None) -> None:
+    def __init__(
+        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: TensorGroup = ALONE
+    ) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.group = config, group
         self.op_index = op_index
         self._adapters_of: dict[str, list[str]] = {}  # by attribute of a linear layer: attributes of its adapters
         if adapters is not None:
@@ -164,6 +173,14 @@ class OpModule(nn.Module):
             y = getattr(self, target)(x, y)
         return y
 
+    def project_back(self, name: str, x: Tensor) -> Tensor:
+        """What a linear layer gives that is divided by columns: the members' sum, of this one's tokens."""
+        if self.group.degree == 1:
+            return self.project(name, x)
+        layer: Linear = getattr(self, name)
+        y = self.group.added_up(F.linear(x, lowered(layer.weight)))
+        return y if layer.bias is None else y + lowered(layer.bias)
+
     def linear(self, wide_in: int, wide_out: int) -> Linear:
         """The family's linear layer: GPT-2 has biases, Llama has none."""
         return Linear(wide_in, wide_out, bias=self.config.family == "gpt2")
@@ -172,19 +189,32 @@ class OpModule(nn.Module):
 class Embedding(OpModule):
     """Token rows, for GPT-2 with learned positions added: [B, T] int64 → [B, T, C]."""
 
-    def __init__(self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None) -> None:
-        super().__init__(config, op_index, adapters)
+    def __init__(
+        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: TensorGroup = ALONE
+    ) -> None:
+        super().__init__(config, op_index, adapters, group)
         self.tokens = Rows(config.vocab, config.hidden)
         self.positions = Rows(config.max_seq_len, config.hidden) if config.family == "gpt2" else None
 
     def forward(self, tokens_BT: Tensor, key: RngKey | None = None, mask: DocumentMask | None = None) -> Tensor:
         """Looks the tokens up; positions count from the beginning of each document."""
-        x_BTC = self.tokens(tokens_BT)
+        x_BTC = self._rows(tokens_BT)
         if self.positions is not None:
-            x_BTC = x_BTC + (
-                self.positions.weight[: tokens_BT.shape[1]] if mask is None else self.positions(mask.position_BT)
-            )
-        return drop(x_BTC, self.config.dropout, key, self.op_index)
+            if mask is None:
+                x_BTC = x_BTC + self.group.own_tokens(self.positions.weight[None, : tokens_BT.shape[1]])
+            else:
+                x_BTC = x_BTC + self.positions(self.group.own_tokens(mask.position_BT))
+        return drop(x_BTC, self.config.dropout, key, self.op_index, self.group)
+
+    def _rows(self, tokens_BT: Tensor) -> Tensor:
+        """Of this member's tokens: each member adds the rows of its words."""
+        if self.group.degree == 1:
+            rows: Tensor = self.tokens(tokens_BT)
+            return rows
+        first, end = part_range(self.config.vocab, self.group.index, self.group.degree)
+        is_elsewhere_BT = (tokens_BT < first) | (tokens_BT >= end)
+        rows = self.tokens((tokens_BT - first).masked_fill(is_elsewhere_BT, 0))
+        return self.group.added_up(rows.masked_fill(is_elsewhere_BT[..., None], 0.0))
 
 
 class Attention(OpModule):
@@ -192,8 +222,10 @@ class Attention(OpModule):
 
     layer_half = "attention"
 
-    def __init__(self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None) -> None:
-        super().__init__(config, op_index, adapters)
+    def __init__(
+        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: TensorGroup = ALONE
+    ) -> None:
+        super().__init__(config, op_index, adapters, group)
         kv_width = config.num_kv_heads * config.head_dim
         self.norm_in = Norm(config)
         self.qkv = self.linear(config.hidden, config.hidden + 2 * kv_width)
@@ -202,13 +234,11 @@ class Attention(OpModule):
     def forward(self, x_BTC: Tensor, key: RngKey | None = None, mask: DocumentMask | None = None) -> Tensor:
         """One attention half of a layer; a token sees those before it, of its own document."""
         c = self.config
-        B, T, _ = x_BTC.shape
-        wide = (
-            self.project("qkv", self.norm_in(x_BTC))
-            .view(B, T, c.heads + 2 * c.num_kv_heads, c.head_dim)
-            .transpose(1, 2)
-        )
-        q_BHTE, k_BKTE, v_BKTE = wide.split((c.heads, c.num_kv_heads, c.num_kv_heads), dim=1)
+        y_BTC = self.group.gathered(self.norm_in(x_BTC))
+        B, T, _ = y_BTC.shape
+        H, K = c.heads // self.group.degree, c.num_kv_heads // self.group.degree
+        wide = self.project("qkv", y_BTC).view(B, T, H + 2 * K, c.head_dim).transpose(1, 2)
+        q_BHTE, k_BKTE, v_BKTE = wide.split((H, K, K), dim=1)
         if c.family == "llama":
             turn = rotation(T, c.head_dim, c.rope_theta, x_BTC.device)
             q_BHTE, k_BKTE = rotated(q_BHTE, *turn), rotated(k_BKTE, *turn)
@@ -218,8 +248,8 @@ class Attention(OpModule):
         y_BHTE = F.scaled_dot_product_attention(
             q_BHTE, k_BKTE, v_BKTE, attn_mask=seen, is_causal=seen is None, enable_gqa=grouped
         )
-        y_BTC = self.project("out", y_BHTE.transpose(1, 2).reshape(B, T, c.hidden))
-        return x_BTC + drop(y_BTC, c.dropout, key, self.op_index)
+        y_BTC = self.project_back("out", y_BHTE.transpose(1, 2).reshape(B, T, H * c.head_dim))
+        return x_BTC + drop(y_BTC, c.dropout, key, self.op_index, self.group)
 
 
 class Mlp(OpModule):
@@ -227,8 +257,10 @@ class Mlp(OpModule):
 
     layer_half = "mlp"
 
-    def __init__(self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None) -> None:
-        super().__init__(config, op_index, adapters)
+    def __init__(
+        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: TensorGroup = ALONE
+    ) -> None:
+        super().__init__(config, op_index, adapters, group)
         self.norm_in = Norm(config)
         self.gate = self.linear(config.hidden, config.ffn) if config.family == "llama" else None
         self.up = self.linear(config.hidden, config.ffn)
@@ -236,10 +268,10 @@ class Mlp(OpModule):
 
     def forward(self, x_BTC: Tensor, key: RngKey | None = None) -> Tensor:
         """One feed-forward half of a layer."""
-        y = self.norm_in(x_BTC)
+        y = self.group.gathered(self.norm_in(x_BTC))
         up = self.project("up", y)
         wide = F.gelu(up, approximate="tanh") if self.gate is None else F.silu(self.project("gate", y)) * up
-        return x_BTC + drop(self.project("down", wide), self.config.dropout, key, self.op_index)
+        return x_BTC + drop(self.project_back("down", wide), self.config.dropout, key, self.op_index, self.group)
 
 
 class Narrow(OpModule):
@@ -251,8 +283,10 @@ class Narrow(OpModule):
     Source: Ryabinin et al. 2023 (SWARM, arXiv 2301.11913), compression-aware architectures.
     """
 
-    def __init__(self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None) -> None:
-        super().__init__(config, op_index, adapters)
+    def __init__(
+        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: TensorGroup = ALONE
+    ) -> None:
+        super().__init__(config, op_index, adapters, group)
         assert config.boundary_layers is not None
         is_linear = config.boundary_layers.kind == "bottleneck"
         self.norm_in = Norm(config)
@@ -270,8 +304,10 @@ class Narrow(OpModule):
 class Widen(OpModule):
     """The second half of a compression-aware layer: [B, T, C / factor] → [B, T, C]."""
 
-    def __init__(self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None) -> None:
-        super().__init__(config, op_index, adapters)
+    def __init__(
+        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: TensorGroup = ALONE
+    ) -> None:
+        super().__init__(config, op_index, adapters, group)
         self.spread = self.linear(config.narrow_width, config.hidden)
 
     def forward(self, x_BTW: Tensor, key: RngKey | None = None) -> Tensor:
@@ -282,8 +318,10 @@ class Widen(OpModule):
 class FinalNorm(OpModule):
     """The norm in front of the head: [B, T, C] → [B, T, C]."""
 
-    def __init__(self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None) -> None:
-        super().__init__(config, op_index, adapters)
+    def __init__(
+        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: TensorGroup = ALONE
+    ) -> None:
+        super().__init__(config, op_index, adapters, group)
         self.norm_in = Norm(config)
 
     def forward(self, x_BTC: Tensor, key: RngKey | None = None) -> Tensor:
@@ -294,13 +332,15 @@ class FinalNorm(OpModule):
 class Head(OpModule):
     """Logits: [B, T, C] → [B, T, V]. Its weight may be the embedding's (tied)."""
 
-    def __init__(self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None) -> None:
-        super().__init__(config, op_index, adapters)
+    def __init__(
+        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: TensorGroup = ALONE
+    ) -> None:
+        super().__init__(config, op_index, adapters, group)
         self.weight = unfilled(config.vocab, config.hidden)
 
     def forward(self, x_BTC: Tensor, key: RngKey | None = None) -> Tensor:
         """Projects on the vocabulary."""
-        return F.linear(x_BTC, lowered(self.weight))
+        return F.linear(self.group.gathered(x_BTC), lowered(self.weight))
 
 
 class Loss(OpModule):
@@ -312,7 +352,21 @@ class Loss(OpModule):
 
     def forward(self, logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
         """Adds up the tokens' losses in float32."""
-        return summed_cross_entropy(logits_BTV.flatten(0, 1), labels_BT.flatten())
+        logits_NV, labels_N = logits_BTV.flatten(0, 1), labels_BT.flatten()
+        if self.group.degree == 1:
+            return summed_cross_entropy(logits_NV, labels_N)
+        return cross_entropy.summed_cross_entropy(logits_NV, labels_N, self._first_word, self.group)
+
+    def count_correct(self, logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
+        """How many labels have the greatest logit; of equal ones the first counts."""
+        if self.group.degree == 1:
+            return logits_BTV.argmax(dim=-1).eq(labels_BT).sum()
+        logits_NV, labels_N = logits_BTV.flatten(0, 1), labels_BT.flatten()
+        return cross_entropy.count_correct(logits_NV, labels_N, self._first_word, self.group)
+
+    @property
+    def _first_word(self) -> int:
+        return part_range(self.config.vocab, self.group.index, self.group.degree)[0]
 
 
 MODULES: dict[str, type[OpModule]] = {

@@ -8,18 +8,19 @@ from hetplanner.runtime.model.initial import fill_transformer_weight
 from hetplanner.runtime.model.layout import ModelWeight
 from hetplanner.runtime.model.modules import MODULES, Attention, DocumentMask, Embedding, Loss, OpModule
 from hetplanner.runtime.rng import RngKey
+from hetplanner.runtime.tensor_parallel.group import ALONE, TensorGroup
 from hetplanner.workload.workload import Workload
 
 
 class TransformerStage:
-    """Modules of ops `first_op` to `end_op`; see `build.StageOps`."""
+    """Modules of ops `first_op` to `end_op`; see `build.StageOps`. Members of a group each have a part of them."""
 
-    def __init__(self, workload: Workload, first_op: int, end_op: int) -> None:
+    def __init__(self, workload: Workload, first_op: int, end_op: int, group: TensorGroup = ALONE) -> None:
         assert workload.transformer is not None
         self.graph, self.config, self.first_op = workload.graph, workload.transformer, first_op
         adapters = workload.fine_tuning.adapters if workload.fine_tuning is not None else None
         self.modules: list[OpModule] = [
-            MODULES[op.kind](workload.transformer, first_op + i, adapters)
+            MODULES[op.kind](workload.transformer, first_op + i, adapters, group)
             for i, op in enumerate(self.graph.ops[first_op:end_op])
         ]
         ends = {"inputs": first_op == 0, "labels": end_op == len(self.graph.ops)}
@@ -55,7 +56,7 @@ class TransformerStage:
             if isinstance(module, Loss):
                 assert x is not None
                 assert labels is not None
-                correct = [] if key is not None else [x.argmax(dim=-1).eq(labels).sum()]
+                correct = [] if key is not None else [module.count_correct(x, labels)]
                 return [module(x, labels), *correct]
             elif isinstance(module, Embedding | Attention):
                 x = module(x, key, mask)

@@ -28,8 +28,11 @@ from hetplanner.runtime.comm.transport import Expected, Topic, Transport
 from hetplanner.runtime.measure.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.model.build import Batch
 from hetplanner.runtime.model.chunk import Chunk
+from hetplanner.runtime.model.layout import Crossing, crossing_tensors
 from hetplanner.runtime.model.precision import boundary_codec
 from hetplanner.runtime.rng import RngKey
+from hetplanner.runtime.tensor_parallel.group import ALONE, TensorGroup
+from hetplanner.runtime.tensor_parallel.whole_stage import whole_stages
 from hetplanner.runtime.train.data import Batches
 from hetplanner.runtime.train.update import Update
 from hetplanner.schedule.order import make_schedule
@@ -80,7 +83,10 @@ class Executor:
     """One rank at work.
 
     Attributes:
-        chunks: what the rank holds, in stage order: one stage, or several when the plan is interleaved.
+        chunks: what the process holds, in stage order: one stage, or several when the plan is interleaved.
+        group: the devices that serve as this rank together; only its leader exchanges messages with other ranks.
+        wholes: of a group, its stages as a single device has them.
+        whole_chunks: the rank's stages whole: `chunks`, or those of `wholes`.
         actions: this rank's, in order.
         heartbeat: is told of every action done.
         reductions: what it adds up and averages with others.
@@ -101,8 +107,11 @@ class Executor:
         telemetry: Telemetry,
         order: SampleOrder | None = None,
         heartbeat: Heartbeat | None = None,
+        group: TensorGroup = ALONE,
     ) -> None:
         self.plan, self.rank, self.config, self.chunks = plan, rank, config, chunks
+        self.group, self.wholes = group, whole_stages(chunks, config, group)
+        self.whole_chunks = tuple(whole.chunk for whole in self.wholes) or chunks
         self.transport, self.batches, self.telemetry = transport, batches, telemetry
         self.held_out: Batches | None = None
         self.heartbeat = heartbeat or Heartbeat()
@@ -127,8 +136,8 @@ class Executor:
         self._scored = [a.micro_batch for a in actions if a.kind is Kind.FORWARD and a.stage == last]
         self._proofs = proofs_of_delivery(schedule, rank, self._num_micro_batches)
         reduces = [action for action in schedule.actions if action.kind is Kind.REDUCE]
-        self.reductions = Reductions(plan, rank, chunks, transport, reduces)
-        self.update = Update(plan, rank, config, chunks, transport)
+        self.reductions = Reductions(plan, rank, self.whole_chunks, transport, reduces)
+        self.update = Update(plan, rank, config, chunks, transport, group)
         self._has_stepped = False
         self._sent = sent_messages(schedule.actions, self.reductions.groups, self._num_micro_batches)
         # Between synchronisations replicas that take local steps leave out what they exchange.
@@ -153,6 +162,8 @@ class Executor:
 
     def _messages_of(self, action: Action) -> list[Expected]:
         """What a rank takes from the network in an action."""
+        if not self.group.is_leader:
+            return []
         if action.kind is Kind.RECV:
             num_bytes = self.plan.boundary_bytes(action.stage, action.peer, self.rank, role_of(action))
             index = message_index(action, self._num_micro_batches)
@@ -276,7 +287,7 @@ class Executor:
                 return self._end(action)
 
     def _span(self, action: Action, start_s: float, end_s: float, num_bytes: int = 0) -> None:
-        if not self._recording:
+        if not self._recording or not self.group.is_leader:
             return
         depth = None
         if action.kind is Kind.FORWARD or action.kind is Kind.BACKWARD:
@@ -350,8 +361,10 @@ class Executor:
         key, index = (topic, action.stage, action.micro_batch), message_index(action, self._num_micro_batches)
 
         def act() -> None:
-            message = self.transport.buffer(num_bytes)
-            tensor, used = self._tensors.pop(key), self._codec_now(codec, action)
+            tensor = self.collected(self._tensors.pop(key), action)
+            if tensor is None:
+                return
+            message, used = self.transport.buffer(num_bytes), self._codec_now(codec, action)
             if num_bytes:
                 used.encode(tensor, self.transport.payload(message))
             if training:
@@ -365,6 +378,8 @@ class Executor:
     def _receive(self, action: Action, *, training: bool) -> Callable[[], None]:
         topic, peer = TOPIC[action.role], action.peer
         codec = self._link_codec(action, peer, self.rank, training=training)
+        if not self.group.is_leader:
+            return self._take_part(action)
         (message,) = self._messages_of(action)
         proven = self._proofs.get((peer, topic, message.index), []) if training else []
         elements, key = (
@@ -377,19 +392,60 @@ class Executor:
             data = self.transport.receive(message)
             self.transport.release(proven)
             used = self._codec_now(codec, action)
-            self._tensors[key] = used.decode(data, elements) if elements else torch.empty(0)
+            tensor = used.decode(data, elements) if elements else torch.empty(0)
             if training:
                 self._note_positions(codec, action)
+            self._tensors[key] = self.dealt(tensor, action)
             self._span(action, start, time.monotonic(), message.num_bytes)
 
         return act
+
+    def _take_part(self, action: Action) -> Callable[[], None]:
+        """A RECV of a member that is not its group's leader."""
+        key = TOPIC[action.role], action.stage, action.micro_batch
+
+        def act() -> None:
+            self._tensors[key] = self.dealt(None, action)
+
+        return act
+
+    def dealt(self, whole: Tensor | None, action: Action) -> Tensor:
+        """This member's part of a message: it shares the tokens with the others of its group."""
+        if self.group.degree == 1:
+            assert whole is not None
+            return whole
+        if not self.plan.boundary_elements(action.stage, role_of(action)):
+            return torch.empty(0)
+        crossing = self._crossing(action.stage)
+        return self.group.dealt(whole, crossing.shape, crossing.axis, self.transport.device)
+
+    def own_part(self, whole: Tensor, stage: int) -> Tensor:
+        """This member's part of what crosses the boundary behind a stage."""
+        if self.group.degree == 1 or not whole.numel():
+            return whole
+        crossing = self._crossing(stage)
+        return whole.view(crossing.shape).tensor_split(self.group.degree, crossing.axis)[self.group.index].reshape(-1)
+
+    def collected(self, part: Tensor, action: Action) -> Tensor | None:
+        """The whole message of a group's members, on its leader; None on the others."""
+        if self.group.degree == 1:
+            return part
+        if not self.plan.boundary_elements(action.stage, role_of(action)):
+            return part if self.group.is_leader else None
+        crossing = self._crossing(action.stage)
+        return self.group.collected(part, crossing.shape, crossing.axis)
+
+    def _crossing(self, stage: int) -> Crossing:
+        """What crosses the boundary behind a stage of a transformer."""
+        (crossing,) = crossing_tensors(self.plan.problem.workload, self.plan.stages[stage].end_op)
+        return crossing
 
     def _link_codec(self, action: Action, source: int, target: int, *, training: bool) -> TensorCodec | ChangingEnd:
         """The codec of a message; validation has samples of its own, and no delta codec remembers them."""
         workload, stage = self.plan.problem.workload, action.stage
         spec = self.plan.codec_between(source, target, role_of(action))
         codec = boundary_codec(spec, workload.dtype)
-        if not (spec.delta and training):
+        if not (spec.delta and training and self.group.is_leader):
             return codec
         assert self._order is not None
         key = stage, source, target
@@ -413,10 +469,17 @@ class Executor:
             self._positions[action.stage, action.micro_batch] = codec.position_M
 
     def _reduce(self, action: Action) -> Callable[[], None]:
+        stages = self.reductions.groups[action.group].stages
+        wholes = [whole for whole in self.wholes if whole.own.stage in stages]
+
         def act() -> None:
             if self.reductions.follows_step(action):
                 self._step_once()
             start = time.monotonic()
+            for whole in wholes:
+                whole.collect_gradients()
+            if not self.group.is_leader:
+                return
             sent = self.reductions.perform(action.group)
             self.stats.reduce_bytes += sent
             self._span(action, start, time.monotonic(), sent)
@@ -441,6 +504,8 @@ class Executor:
         if self._has_stepped:
             return
         self._has_stepped = True
+        for whole in self.wholes:
+            whole.finish_gradients()
         self.stats.loss_scale = self.update.scale.value if self.update.scale else None
         self.stats.grad_norm = self._agree()
         self.stats.grad_square = self.update.grad_square

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hetplanner.plan.train import TrainConfig, check_packages
-from hetplanner.runtime.model.layout import stage_weights
+from hetplanner.runtime.model.layout import Weight, stage_weights
 from hetplanner.workload.optimizers import MOMENTUM, SLICE_ELEMENTS, inner_ops, is_codes, state_parts, state_shapes
 from hetplanner.workload.workload import Workload
 
@@ -48,13 +48,14 @@ class StateLayout:
     pieces: dict[str, dict[str, Piece]]
 
     @staticmethod
-    def of(workload: Workload, first_op: int, end_op: int) -> "StateLayout":
-        """The layout of ops `first_op` to `end_op`."""
+    def of(workload: Workload, first_op: int, end_op: int, weights: Sequence[Weight] | None = None) -> "StateLayout":
+        """The layout of ops `first_op` to `end_op`; of a member of a group, of its parts of their weights."""
         inner, name = inner_ops(workload.graph), workload.optimizer
         sizes = dict.fromkeys(state_parts(name), 0)
         pieces: dict[str, dict[str, Piece]] = {}
-        for weight, _ in stage_weights(workload, first_op, end_op):
-            shapes = state_shapes(name, weight.shape, inner=inner.issuperset(weight.users))
+        for i, (weight, whole) in enumerate(stage_weights(workload, first_op, end_op)):
+            shape = (whole if weights is None else weights[i]).shape
+            shapes = state_shapes(name, shape, inner=inner.issuperset(weight.users))
             pieces[weight.name] = {part: Piece(sizes[part], shape) for part, shape in shapes.items()}
             for part, piece in pieces[weight.name].items():
                 sizes[part] = piece.end
@@ -89,6 +90,8 @@ class StageOptimizer:
         first_op, end_op: the stage.
         config: betas, momentum and weight decay. Norms, biases and other vectors do not decay.
         flat, flat_grad: values and gradients of all weights, float32, 1-D, as `StageModel` lays them out.
+        weights: of a member of a group, its parts.
+        zeros: makes the buffer of a part of the states.
 
     Raises:
         InvalidInput: a package that the optimizer needs is not installed.
@@ -100,15 +103,25 @@ class StageOptimizer:
     """
 
     def __init__(
-        self, workload: Workload, first_op: int, end_op: int, config: TrainConfig, flat: Tensor, flat_grad: Tensor
+        self,
+        workload: Workload,
+        first_op: int,
+        end_op: int,
+        config: TrainConfig,
+        flat: Tensor,
+        flat_grad: Tensor,
+        weights: Sequence[Weight] | None = None,
+        zeros: Callable[[int], Tensor] | None = None,
     ) -> None:
         check_packages(workload)
         self.name, self.config = workload.optimizer, config
-        self.layout = StateLayout.of(workload, first_op, end_op)
-        self._weights = [weight for _, weight in stage_weights(workload, first_op, end_op)]
+        self.layout = StateLayout.of(workload, first_op, end_op, weights)
+        self._weights = weights or [weight for _, weight in stage_weights(workload, first_op, end_op)]
         self._flat, self._flat_grad, self.num_steps = flat.detach(), flat_grad, 0
         self.states = {
-            part: torch.zeros(size, dtype=torch.uint8 if is_codes(part) else torch.float32, device=flat.device)
+            part: zeros(size)
+            if zeros is not None
+            else torch.zeros(size, dtype=torch.uint8 if is_codes(part) else torch.float32, device=flat.device)
             for part, size in self.layout.sizes.items()
         }
         self._coded = _CodedAdam(flat.device) if self.name == "adamw8bit" else None

@@ -17,6 +17,7 @@ from hetplanner.plan.train import TrainConfig, exchanges_norms
 from hetplanner.runtime.comm.transport import Expected, Topic, Transport
 from hetplanner.runtime.model.chunk import Chunk, added_up, tied_gradients
 from hetplanner.runtime.model.precision import LossScale
+from hetplanner.runtime.tensor_parallel.group import ALONE, TensorGroup
 
 NORM_BYTES = 8
 
@@ -34,9 +35,15 @@ class Update:
     """
 
     def __init__(
-        self, plan: Plan, rank: int, config: TrainConfig, chunks: tuple[Chunk, ...], transport: Transport
+        self,
+        plan: Plan,
+        rank: int,
+        config: TrainConfig,
+        chunks: tuple[Chunk, ...],
+        transport: Transport,
+        group: TensorGroup = ALONE,
     ) -> None:
-        self.rank, self.config, self.chunks, self.transport = rank, config, chunks, transport
+        self.rank, self.config, self.chunks, self.transport, self.group = rank, config, chunks, transport, group
         self.grad_square = 0.0
         self.targets_per_step = plan.problem.workload.tokens_per_step
         together = self._part_of(plan)
@@ -48,7 +55,8 @@ class Update:
         self.overflowed = False
         self.exchanges_norms = exchanges_norms(config, dtype)
         self._own_ties = self._ties_without_group(plan)
-        self.expected = [Expected(r, Topic.NORM, 0, NORM_BYTES) for r in self.peers] if self.exchanges_norms else []
+        asks = self.exchanges_norms and group.is_leader
+        self.expected = [Expected(r, Topic.NORM, 0, NORM_BYTES) for r in self.peers] if asks else []
 
     def _part_of(self, plan: Plan) -> list[Place]:
         """The replicas that agree with this rank's in every step."""
@@ -90,10 +98,10 @@ class Update:
             with added_up(buckets):
                 pass
         self.average_gradients()
-        self.grad_square = self._squared_norm()
+        self.grad_square = self.group.summed(self._squared_norm())
         if not self.exchanges_norms:
             return None
-        norm = self._global_norm()
+        norm = self.group.of_leader(self._global_norm() if self.group.is_leader else 0.0)
         if self.scale:
             self.overflowed = not math.isfinite(norm)
             self.scale.update(overflowed=self.overflowed)

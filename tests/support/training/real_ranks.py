@@ -30,11 +30,12 @@ SHORT_PROFILE_S = 0.02
 
 @dataclass
 class Ranks:
-    """The processes of one run and what they have written."""
+    """The processes of one run and what they have written; of a group its first process writes."""
 
     run_dir: Path
     processes: list[BaseProcess]
     store: Any
+    num_ranks: int
 
     def wait(self, timeout_s: float = HANG_S) -> list[int]:
         """Exit codes; processes that outlive the time (of a quiet machine) are killed and fail the test."""
@@ -53,7 +54,7 @@ class Ranks:
         return [line for line in map(json.loads, text.splitlines()) if line["type"] == type_]
 
     def all_lines(self, type_: str) -> list[dict[str, Any]]:
-        return [line for rank in range(len(self.processes)) for line in self.lines(rank, type_)]
+        return [line for rank in range(self.num_ranks) for line in self.lines(rank, type_)]
 
     def losses(self) -> list[float]:
         """Mean loss of every step, over all ranks of the last stage."""
@@ -108,7 +109,7 @@ def start_ranks(
     save_plan(plan, run_dir / "plan.json")
     fields = {"format": "hetplanner/run@1"} | config.model_dump(mode="json")
     (run_dir / "run.json").write_text(json.dumps(fields))
-    world = num_ranks or len(plan.ranks)
+    world = num_ranks or len(plan.processes)
     store = store_at("127.0.0.1", 0, timedelta(seconds=60), is_master=True)
     processes = [
         _CONTEXT.Process(
@@ -118,7 +119,7 @@ def start_ranks(
     ]
     for process in processes:
         process.start()
-    return Ranks(run_dir, processes, store)
+    return Ranks(run_dir, processes, store, min(world, len(plan.ranks)))
 
 
 def train(

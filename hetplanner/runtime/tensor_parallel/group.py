@@ -1,0 +1,250 @@
+"""The members of a worker group, and what they exchange.
+
+Between the layers each member holds the same share of every sequence's tokens (sequence parallelism). In front of a
+column-parallel product the tokens are gathered, behind a row-parallel one the members' partial sums are added up, and
+each keeps its own tokens.
+
+gloo's `all_to_all` takes a third of the time of its `reduce_scatter` and half of that of its `all_gather`, so on
+processors both are made of it. Members add up in the order of their numbers: all runs give the same bits.
+
+DTensor and `parallelize_module` do the same exchanges. They are not used: they divide a fused projection of queries,
+keys and values by rows and not by heads, and each call of an operator costs them a dispatch.
+
+Source: Shoeybi et al. 2019 (Megatron-LM, arXiv 1909.08053), section 3; Korthikanti et al. 2022 (arXiv 2205.05198),
+section 4.2.
+
+Shape legend: B sequences, T tokens, t of them here, C width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hetplanner.plan.model import Plan
+from hetplanner.runtime.comm.connect import HUNG_PEER_S
+
+
+@dataclass(frozen=True, slots=True)
+class TensorGroup:
+    """One member's end.
+
+    Attributes:
+        index: of this member; 0 is the leader, which alone exchanges messages with other ranks.
+        degree: number of members; 1: the device serves by itself, and nothing is exchanged.
+        leader: number of its process.
+        handle: torch's group of the members; None for a single device.
+        on_device: the same on the devices' memory, if nccl carries it.
+    """
+
+    index: int = 0
+    degree: int = 1
+    leader: int = 0
+    handle: dist.ProcessGroup | None = None
+    on_device: dist.ProcessGroup | None = None
+
+    @staticmethod
+    def join(plan: Plan, process: int, device: torch.device, *, own_gpus: bool) -> TensorGroup:
+        """The group of a process; all processes must call it at the same time.
+
+        Args:
+            plan: whose groups they are.
+            process: number of this one.
+            device: on which it computes.
+            own_gpus: whether every process has a GPU of its own, so that nccl can join them.
+        """
+        mine = TensorGroup(leader=process)
+        timeout = timedelta(seconds=HUNG_PEER_S)
+        for processes in plan.processes_of_rank:
+            if len(processes) == 1:
+                continue
+            handle = dist.new_group(list(processes), backend="gloo", timeout=timeout)
+            on_device = dist.new_group(list(processes), backend="nccl") if own_gpus else None
+            if process in processes:
+                mine = TensorGroup(processes.index(process), len(processes), processes[0], handle, on_device)
+        return mine
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member exchanges messages with other ranks, and writes for the group."""
+        return self.index == 0
+
+    # -- tokens -----------------------------------------------------------------------------------
+
+    def own_tokens(self, x: Tensor) -> Tensor:
+        """This member's tokens (axis 1) of all of them: a view."""
+        if self.degree == 1:
+            return x
+        here = x.shape[1] // self.degree
+        return x[:, self.index * here : (self.index + 1) * here]
+
+    def gathered(self, x_BtC: Tensor) -> Tensor:
+        """All members' tokens; backward, the members' gradients are added up."""
+        if self.degree == 1:
+            return x_BtC
+        if torch.is_autocast_enabled(x_BtC.device.type):  # the product that follows would lower it anyway
+            x_BtC = x_BtC.to(torch.get_autocast_dtype(x_BtC.device.type))
+        out: Tensor = _Gathered.apply(x_BtC, self)
+        return out
+
+    def added_up(self, partial_BTC: Tensor) -> Tensor:
+        """This member's tokens of the sum over all members; backward, gradients of all tokens are gathered."""
+        if self.degree == 1:
+            return partial_BTC
+        out: Tensor = _AddedUp.apply(partial_BTC, self)
+        return out
+
+    def gather(self, x_BtC: Tensor) -> Tensor:
+        """All members' tokens, without autograd."""
+        B, t, C = x_BtC.shape
+        mine = x_BtC.contiguous()
+        found = mine.new_empty(self.degree, B, t, C)
+        if mine.is_cuda and self.on_device is not None:
+            dist.all_gather_into_tensor(found, mine, group=self.on_device)
+        else:
+            self._exchange(found, mine.expand(self.degree, B, t, C).contiguous())
+        return found.transpose(0, 1).reshape(B, self.degree * t, C)
+
+    def reduce_scatter(self, partial_BTC: Tensor) -> Tensor:
+        """This member's tokens of the sum over all members, without autograd."""
+        B, T, C = partial_BTC.shape
+        parts = partial_BTC.reshape(B, self.degree, T // self.degree, C).transpose(0, 1).contiguous()
+        if parts.is_cuda and self.on_device is not None:
+            out = parts.new_empty(parts.shape[1:])
+            dist.reduce_scatter_tensor(out, parts, group=self.on_device)
+            return out
+        found = torch.empty_like(parts)
+        self._exchange(found, parts)
+        return found.sum(0)
+
+    def _exchange(self, out: Tensor, parts: Tensor) -> None:
+        """Part i of every member goes to member i; through host memory where nccl cannot carry it."""
+        if not parts.is_cuda:
+            dist.all_to_all_single(out, parts, group=self.handle)
+            return
+        taken = torch.empty(out.shape, dtype=out.dtype)
+        dist.all_to_all_single(taken, parts.cpu(), group=self.handle)
+        out.copy_(taken)
+
+    # -- other exchanges --------------------------------------------------------------------------
+
+    def all_reduce(self, x: Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
+        """The sum, or another reduction, over all members; in place on the processor."""
+        if self.degree == 1:
+            return x
+        if x.is_cuda and self.on_device is not None:
+            dist.all_reduce(x, op, group=self.on_device)
+            return x
+        here = x.cpu()
+        dist.all_reduce(here, op, group=self.handle)
+        return here.to(x.device)
+
+    def summed(self, number: float) -> float:
+        """The sum of a number over all members, the same bits on each."""
+        if self.degree == 1:
+            return number
+        return float(self.all_reduce(torch.tensor([number], dtype=torch.float64)))
+
+    def of_leader(self, number: float) -> float:
+        """The leader's number."""
+        if self.degree == 1:
+            return number
+        told = torch.tensor([number], dtype=torch.float64)
+        dist.broadcast(told, src=self.leader, group=self.handle)
+        return float(told)
+
+    def barrier(self) -> None:
+        """Waits for all members."""
+        if self.degree > 1:
+            dist.barrier(group=self.handle)
+
+    # -- messages between ranks -------------------------------------------------------------------
+
+    def dealt(self, whole: Tensor | None, shape: tuple[int, ...], axis: int, device: torch.device) -> Tensor:
+        """A message's part for this member, 1-D.
+
+        Args:
+            whole: float32, 1-D, on the leader; not looked at on the others.
+            shape: of the whole.
+            axis: that is divided.
+            device: on which the part shall be.
+        """
+        if self.is_leader:
+            assert whole is not None
+            parts = [part.contiguous().cpu() for part in whole.view(shape).tensor_split(self.degree, axis)]
+            works = [dist.isend(parts[i], self._process(i), group=self.handle) for i in range(1, self.degree)]
+            for work in works:
+                assert work is not None
+                work.wait()
+            out = parts[0]
+        else:
+            out = torch.empty(part_shape(shape, axis, self.index, self.degree))
+            dist.recv(out, self.leader, group=self.handle)
+        return out.reshape(-1).to(device)
+
+    def collected(self, part: Tensor, shape: tuple[int, ...], axis: int) -> Tensor | None:
+        """The whole of what all members hold parts of, 1-D; on the leader, else None.
+
+        Args:
+            part: 1-D.
+            shape: of the whole.
+            axis: that is divided.
+        """
+        mine = part.view(part_shape(shape, axis, self.index, self.degree))
+        if not self.is_leader:
+            dist.send(mine.contiguous().cpu(), self.leader, group=self.handle)
+            return None
+        parts = [mine]
+        for i in range(1, self.degree):
+            other = torch.empty(part_shape(shape, axis, i, self.degree), dtype=mine.dtype)
+            dist.recv(other, self._process(i), group=self.handle)
+            parts.append(other.to(mine.device))
+        return torch.cat(parts, axis).reshape(-1)
+
+    def _process(self, index: int) -> int:
+        """Number of a member's process."""
+        assert self.handle is not None
+        return dist.get_global_rank(self.handle, index)
+
+
+ALONE = TensorGroup()
+"""A device that serves by itself."""
+
+
+def part_shape(shape: tuple[int, ...], axis: int, index: int, degree: int) -> tuple[int, ...]:
+    """Shape of a member's part of a tensor that is divided along an axis; the first parts are larger by one."""
+    first, end = part_range(shape[axis], index, degree)
+    return (*shape[:axis], end - first, *shape[axis + 1 :])
+
+
+def part_range(size: int, index: int, degree: int) -> tuple[int, int]:
+    """First and end of a member's part, as `Tensor.tensor_split` divides."""
+    each, rest = divmod(size, degree)
+    first = index * each + min(index, rest)
+    return first, first + each + (index < rest)
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x_BtC: Tensor, group: TensorGroup) -> Tensor:
+        ctx.group = group  # type: ignore[attr-defined]
+        return group.gather(x_BtC)
+
+    @staticmethod
+    def backward(ctx: object, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.group.reduce_scatter(gradients[0]), None  # type: ignore[attr-defined]
+
+
+class _AddedUp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, partial_BTC: Tensor, group: TensorGroup) -> Tensor:
+        ctx.group = group  # type: ignore[attr-defined]
+        return group.reduce_scatter(partial_BTC)
+
+    @staticmethod
+    def backward(ctx: object, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.group.gather(gradients[0]), None  # type: ignore[attr-defined]

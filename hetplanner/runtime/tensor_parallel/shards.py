@@ -1,0 +1,120 @@
+"""Which part of each weight a member of a group holds, and copies between the parts and the whole.
+
+Products that widen are divided by rows (queries, keys and values by heads), those that narrow by columns; embedding and
+head by words. Norms, positions and the biases of narrowing products are on every member.
+
+Source: Shoeybi et al. 2019 (Megatron-LM, arXiv 1909.08053), section 3.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from hetplanner.runtime.model.layout import ModelWeight, Weight
+from hetplanner.runtime.tensor_parallel.group import TensorGroup, part_range
+from hetplanner.workload.transformer import TransformerConfig
+from hetplanner.workload.workload import Workload
+
+BY_ROWS = {
+    "mlp": ("gate.weight", "up.weight", "up.bias"),
+    "embedding": ("tokens.weight",),
+    "head": ("weight",),
+}
+BY_COLUMNS = {"attention": ("out.weight",), "mlp": ("down.weight",)}
+BY_HEADS = {"attention": ("qkv.weight", "qkv.bias")}
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A member's part of a weight.
+
+    Attributes:
+        whole: the weight and its place in the buffer of a single device.
+        own: the part and its place in the member's buffer.
+        axis: that is divided.
+        ranges: first and end along the axis, of each piece of the part; none: every member holds the whole.
+    """
+
+    whole: Weight
+    own: Weight
+    axis: int = 0
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether every member holds all of it."""
+        return not self.ranges
+
+    def take(self, values: Tensor, own: Tensor) -> None:
+        """Copies the part of one weight's values into the member's flat buffer."""
+        part = own[self.own.first : self.own.end].view(self.own.shape)
+        if self.is_repeated:
+            part.copy_(values)
+        else:
+            part.copy_(
+                torch.cat([values.narrow(self.axis, first, end - first) for first, end in self.ranges], self.axis)
+            )
+
+    def pieces(self, whole: Tensor, own: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Views of the same numbers in both flat buffers, the whole's first."""
+        full = whole[self.whole.first : self.whole.end].view(self.whole.shape)
+        part = own[self.own.first : self.own.end].view(self.own.shape)
+        if self.is_repeated:
+            yield full, part
+            return
+        place = 0
+        for first, end in self.ranges:
+            size = end - first
+            yield full.narrow(self.axis, first, size), part.narrow(self.axis, place, size)
+            place += size
+
+
+def make_shards(
+    workload: Workload, weights: Sequence[tuple[ModelWeight, Weight]], group: TensorGroup
+) -> tuple[Shard, ...]:
+    """A member's part of each weight of a stage, in the same order.
+
+    Args:
+        workload: a transformer, without adapters.
+        weights: as they lie in a single device's buffer.
+        group: the member's.
+    """
+    shape = workload.transformer
+    assert shape is not None
+    found, end = [], 0
+    for _, weight in weights:
+        op = workload.graph.ops[weight.op_index]
+        axis, ranges = _division(op.kind, weight.name.removeprefix(op.name + "."), weight.shape, shape, group)
+        own_shape = weight.shape
+        if ranges:
+            own_shape = (*weight.shape[:axis], sum(b - a for a, b in ranges), *weight.shape[axis + 1 :])
+        own = Weight(weight.name, weight.op_index, end, own_shape, weight.is_tied)
+        found.append(Shard(weight, own, axis, ranges))
+        end += prod(own_shape)
+    return tuple(found)
+
+
+def _division(
+    kind: str, name: str, sizes: tuple[int, ...], shape: TransformerConfig, group: TensorGroup
+) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """The axis that is divided, and the ranges of a member along it; without ranges the weight is repeated."""
+    if name in BY_HEADS.get(kind, ()):
+        return 0, _ranges_of_heads(shape, group)
+    if name in BY_ROWS.get(kind, ()):
+        return 0, (part_range(sizes[0], group.index, group.degree),)
+    if name in BY_COLUMNS.get(kind, ()):
+        return 1, (part_range(sizes[1], group.index, group.degree),)
+    return 0, ()
+
+
+def _ranges_of_heads(shape: TransformerConfig, group: TensorGroup) -> tuple[tuple[int, int], ...]:
+    """Rows of a fused projection: this member's queries, keys and values."""
+    found, first = [], 0
+    for heads in (shape.heads, shape.num_kv_heads, shape.num_kv_heads):
+        begin, end = (first + cut * shape.head_dim for cut in part_range(heads, group.index, group.degree))
+        found.append((begin, end))
+        first += heads * shape.head_dim
+    return tuple(found)

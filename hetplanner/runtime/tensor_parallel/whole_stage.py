@@ -1,0 +1,111 @@
+"""A group's stage as a single device has it, for what handles all of its numbers: reductions and checkpoints."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.comm.wire import CPU
+from hetplanner.runtime.model.build import StageModel
+from hetplanner.runtime.model.chunk import Chunk
+from hetplanner.runtime.model.stage import StageRunner
+from hetplanner.runtime.tensor_parallel.group import TensorGroup
+from hetplanner.runtime.tensor_parallel.shards import Shard
+from hetplanner.runtime.tensor_parallel.shared_memory import shared_zeros
+from hetplanner.runtime.train.optimizers import StageOptimizer
+
+
+class WholeStage:
+    """One stage of a group, in host memory that its members share. All members call the same methods.
+
+    Args:
+        own: the member's part.
+        config: of the run.
+        group: the member's.
+
+    Attributes:
+        chunk: weights, gradients and optimizer states of the whole stage; no member computes with it.
+    """
+
+    def __init__(self, own: Chunk, config: TrainConfig, group: TensorGroup) -> None:
+        self.own, self.group = own, group
+        zeros = partial(shared_zeros, dtype=torch.float32, group=group)
+        workload, first_op, end_op = own.model.workload, own.model.first_op, own.model.end_op
+        model = StageModel(workload, first_op, end_op, None, CPU, zeros=zeros)
+        optimizer = StageOptimizer(workload, first_op, end_op, config, model.flat, model.flat_grad, zeros=zeros)
+        self.chunk = Chunk(own.stage, own.replica, model, StageRunner(model), optimizer)
+        self.has_gradients = False
+
+    def add_repeated(self) -> None:
+        """Adds up the gradients of weights that every member holds: each has those of its own tokens."""
+        grad = self.own.model.flat_grad
+        parts = [grad[s.own.first : s.own.end] for s in self.own.model.shards if s.is_repeated]
+        if not parts:
+            return
+        total = self.group.all_reduce(torch.cat(parts))
+        for part, values in zip(parts, total.split([part.numel() for part in parts]), strict=True):
+            part.copy_(values)
+
+    def collect_gradients(self) -> None:
+        """From the members to the whole; afterwards the leader may change it. Once a step."""
+        if self.has_gradients:
+            return
+        self.has_gradients = True
+        self.add_repeated()
+        self._collect(self.own.model.shards, self.chunk.model.flat_grad, self.own.model.flat_grad)
+        self.group.barrier()
+
+    def finish_gradients(self) -> None:
+        """Gives each member its part of the whole gradients, where they were collected; else adds up the repeated."""
+        if not self.has_gradients:
+            self.add_repeated()
+            return
+        self.has_gradients = False
+        self.group.barrier()
+        _spread(self.own.model.shards, self.chunk.model.flat_grad, self.own.model.flat_grad)
+        self.group.barrier()
+
+    def collect_state(self) -> None:
+        """Weights and optimizer states, from the members to the whole."""
+        for shards, whole, own in self._states():
+            self._collect(shards, whole, own)
+        self.chunk.optimizer.num_steps = self.own.optimizer.num_steps
+        self.group.barrier()
+
+    def spread_state(self) -> None:
+        """Weights and optimizer states, from the whole to the members."""
+        self.group.barrier()
+        for shards, whole, own in self._states():
+            _spread(shards, whole, own)
+        self.own.optimizer.num_steps = int(self.group.of_leader(self.chunk.optimizer.num_steps))
+        self.group.barrier()
+
+    def _states(self) -> Iterator[tuple[Sequence[Shard], Tensor, Tensor]]:
+        """Shards, buffer of the whole, and buffer of the member; states lie as the weights do."""
+        whole, own = self.chunk, self.own
+        yield own.model.shards, whole.model.flat, own.model.flat
+        yield own.model.frozen_shards, whole.model.frozen, own.model.frozen
+        for part, states in own.optimizer.states.items():
+            yield own.model.shards, whole.optimizer.states[part], states
+
+    @torch.no_grad()
+    def _collect(self, shards: Sequence[Shard], whole: Tensor, own: Tensor) -> None:
+        for shard in shards:
+            if shard.is_repeated and not self.group.is_leader:
+                continue
+            for there, here in shard.pieces(whole, own):
+                there.copy_(here)
+
+
+@torch.no_grad()
+def _spread(shards: Sequence[Shard], whole: Tensor, own: Tensor) -> None:
+    for shard in shards:
+        for there, here in shard.pieces(whole, own):
+            here.copy_(there)
+
+
+def whole_stages(chunks: Sequence[Chunk], config: TrainConfig, group: TensorGroup) -> tuple[WholeStage, ...]:
+    """One for each chunk of a member; none for a single device, whose chunks are whole."""
+    return tuple(WholeStage(chunk, config, group) for chunk in chunks) if group.degree > 1 else ()
