@@ -533,7 +533,7 @@ class Session:
         )
         try:
             self._save_parts(executor)
-        except OSError as error:  # an exception in the watcher's thread would not be reported
+        except (OSError, RunError) as error:  # an exception in the watcher's thread would not be reported
             log.error("the stage cannot be saved: %s", error)
             self._exit(1)
         self._enter("done")
@@ -544,7 +544,11 @@ class Session:
         os._exit(code)
 
     def _save_parts(self, executor: Executor) -> None:
-        save_parts(executor.chunks, executor.completed_steps, self.run_dir)
+        for whole in executor.wholes:
+            whole.collect_alone(executor.completed_steps)
+        if not executor.group.is_leader:
+            return
+        save_parts(executor.whole_chunks, executor.completed_steps, self.run_dir)
         deadline_s = max(self.watcher.asked_s + JOIN_PARTS_S, time.monotonic() + JOIN_LATE_PARTS_S)
         workload, num_stages = self.plan.problem.workload, len(self.plan.stages)
         if self.place.rank == 0 and not join_parts(workload, num_stages, self.run_dir, deadline_s):

@@ -91,6 +91,11 @@ def rank_labels(plan: AnyPlan) -> tuple[str, ...]:
     return ("coordinator",) if isinstance(plan, ElasticPlan) else plan.ranks
 
 
+def process_labels(plan: AnyPlan) -> tuple[str, ...]:
+    """The processes of a run that are looked after: a device each, or the coordinator that speaks for a swarm."""
+    return ("coordinator",) if isinstance(plan, ElasticPlan) else plan.processes
+
+
 def plan_to_data(plan: AnyPlan) -> dict[str, Any]:
     """The plan file's content as plain data."""
     version = ELASTIC_VERSION if isinstance(plan, ElasticPlan) else STATIC_VERSION

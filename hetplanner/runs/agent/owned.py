@@ -14,7 +14,7 @@ from hetplanner.liveness.processes import created_unix_s, is_same_process, proce
 from hetplanner.liveness.ranks import LivenessWatch, Lost
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.checkpoints import FOLDER, checkpoint_steps
-from hetplanner.plan.files.plan_files import AnyPlan, rank_labels
+from hetplanner.plan.files.plan_files import AnyPlan, process_labels
 from hetplanner.plan.files.stage_checkpoints import saved_steps
 from hetplanner.runs.agent.leftovers import remove_leftovers
 from hetplanner.runs.agent.status_file import StatusFile
@@ -34,7 +34,7 @@ class OwnedRun:
     """A run that is not over.
 
     Attributes:
-        labels: device of every rank.
+        labels: device of every process.
         names: device and host of every rank, for messages.
         elastic: its launcher starts a swarm.
         num_stages: of a swarm.
@@ -81,7 +81,7 @@ class OwnedRun:
     @classmethod
     def of(cls, directory: RunDirectory, plan: AnyPlan, status: RunStatus) -> "OwnedRun":
         """A run of a plan."""
-        labels, remote = rank_labels(plan), not load_launch(directory.path).is_local
+        labels, remote = process_labels(plan), not load_launch(directory.path).is_local
         if isinstance(plan, ElasticPlan):
             return cls(directory, labels, labels, True, status, remote, num_stages=len(plan.stages))
         cluster = plan.problem.cluster

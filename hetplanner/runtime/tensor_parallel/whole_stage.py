@@ -1,11 +1,13 @@
 """A group's stage as a single device has it, for what handles all of its numbers: reductions and checkpoints."""
 
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from hetplanner.errors import RunError
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.comm.wire import CPU
 from hetplanner.runtime.model.build import StageModel
@@ -15,6 +17,9 @@ from hetplanner.runtime.tensor_parallel.group import TensorGroup
 from hetplanner.runtime.tensor_parallel.shards import Shard
 from hetplanner.runtime.tensor_parallel.shared_memory import shared_zeros
 from hetplanner.runtime.train.optimizers import StageOptimizer
+
+WAIT_FOR_MEMBERS_S, POLL_S = 1.0, 0.02
+"""How long a leader waits for the others' parts when they cannot meet."""
 
 
 class WholeStage:
@@ -37,6 +42,7 @@ class WholeStage:
         optimizer = StageOptimizer(workload, first_op, end_op, config, model.flat, model.flat_grad, zeros=zeros)
         self.chunk = Chunk(own.stage, own.replica, model, StageRunner(model), optimizer)
         self.has_gradients = False
+        self._collected = shared_zeros(group.degree, torch.int64, group)  # by member, 1 + the steps in its part
 
     def add_repeated(self) -> None:
         """Adds up the gradients of weights that every member holds: each has those of its own tokens."""
@@ -73,6 +79,24 @@ class WholeStage:
             self._collect(shards, whole, own)
         self.chunk.optimizer.num_steps = self.own.optimizer.num_steps
         self.group.barrier()
+
+    def collect_alone(self, steps: int) -> None:
+        """As `collect_state` where members can meet no more: each of them calls it on its own.
+
+        Args:
+            steps: that are in the member's weights.
+
+        Raises:
+            RunError: on the leader, another member has not called it in time, or has other steps.
+        """
+        for shards, whole, own in self._states():
+            self._collect(shards, whole, own)
+        self._collected[self.group.index] = steps + 1
+        until_s = time.monotonic() + WAIT_FOR_MEMBERS_S
+        while self.group.is_leader and not self._collected.eq(steps + 1).all():
+            if time.monotonic() > until_s:
+                raise RunError(f"stage {self.own.stage}: another device of the group has not saved its part of it")
+            time.sleep(POLL_S)
 
     def spread_state(self) -> None:
         """Weights and optimizer states, from the whole to the members."""

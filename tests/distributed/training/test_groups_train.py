@@ -1,24 +1,34 @@
 """Groups of devices train as one process does: losses, weights, checkpoints, and what they refuse."""
 
+import os
+import shutil
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.files.checkpoints import checkpoint_folder
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig, check_runnable
 from hetplanner.planners.variants.schedules import interleave
+from hetplanner.runtime.model.build import StageModel
+from hetplanner.runtime.model.sample import load_model
 from hetplanner.runtime.train.reference import train_reference
+from hetplanner.workload.huggingface import workload_from_config
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
-from tests.support.plans.factories import chain_plan, small_cluster
+from tests.support.models.model_folders import loaded, model_folder, plain_losses
+from tests.support.plans.factories import chain_plan
 from tests.support.plans.grouped import in_groups
-from tests.support.training.real_ranks import train
+from tests.support.training.real_ranks import Ranks, start_ranks, train
 
 pytestmark = pytest.mark.distributed
 
-STEPS = 30
+STEPS, FOREVER = 30, 100_000
 
 
 def gpt(*, global_batch: int = 8, optimizer: str = "adamw", **changes: object) -> Workload:
@@ -65,3 +75,74 @@ def test_losses_and_weights_equal_one_process(name: str, tmp_path: Path) -> None
     assert saved.keys() == reference.keys()
     for weight, values in reference.items():
         assert (saved[weight] - values).abs().max() < 1e-3, weight
+
+
+def test_what_groups_cannot_do_is_refused_with_what_works() -> None:
+    muon = in_groups(chain_plan([4], [], workload=gpt(optimizer="muon")), [2])
+    with pytest.raises(InvalidInput, match=r"^groups: muon needs whole matrices.*--optimizer adamw or sgd"):
+        check_runnable(muon)
+    local = in_groups(chain_plan([2, 2], [], workload=gpt()), [2, 1]).replace(local_steps=4)
+    with pytest.raises(InvalidInput, match=r"^groups: .*the plan has 4 local steps; plan without --max-local-steps"):
+        check_runnable(local)
+    with pytest.raises(InvalidInput, match=r"30 tokens are no multiple of 4; use 2"):
+        in_groups(chain_plan([4], [], workload=gpt().replace(seq_len=30)), [4])
+
+
+def validation(ranks: Ranks) -> list[dict[str, Any]]:
+    return [{k: v for k, v in line.items() if k != "time_s"} for line in ranks.all_lines("validation")]
+
+
+def test_lower_precision_and_evaluation_are_those_of_single_devices(tmp_path: Path) -> None:
+    single = chain_plan([4], [4], workload=gpt(dropout=0.1).replace(dtype="bfloat16"))
+    config = TrainConfig(steps=6, seed=3, learning_rate=3e-3, eval_every=3)
+    runs = [train(plan, config, tmp_path / name) for name, plan in
+            (("single", single), ("groups", in_groups(single, [2, 2])))]  # fmt: skip
+    assert runs[1].losses() == pytest.approx(runs[0].losses(), rel=2e-3)
+    for one, two in zip(*map(validation, runs), strict=True):
+        assert two["loss_sum"] == pytest.approx(one["loss_sum"], rel=2e-3)
+        assert two["num_correct"] == pytest.approx(one["num_correct"], rel=0.1)
+        assert two["num_tokens"] == one["num_tokens"]
+
+
+SINGLE = chain_plan([2, 2], [4], workload=gpt(dropout=0.1))
+GROUPS = in_groups(SINGLE, [2, 1, 1, 2])
+CHANGES = {"under the same plan": (GROUPS, GROUPS), "from devices": (SINGLE, GROUPS), "to devices": (GROUPS, SINGLE)}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_run_goes_on(name: str, tmp_path: Path) -> None:
+    before, after = CHANGES[name]
+    config = TrainConfig(steps=8, seed=3, learning_rate=3e-3, checkpoint_every=4)
+    straight = train(before, config, tmp_path / "straight").losses()
+    shutil.rmtree(checkpoint_folder(tmp_path / "straight", 8))
+    rest = train(after, config.replace(resume=str(tmp_path / "straight"), checkpoints_async=True), tmp_path / "rest")
+    assert rest.lines(0, "resumed")[0]["step"] == 4
+    assert rest.losses() == (straight[4:] if before is after else pytest.approx(straight[4:], rel=1e-5))
+
+
+def test_groups_begin_with_the_weights_of_a_folder(tmp_path: Path) -> None:
+    source = model_folder(tmp_path / "source", "gpt2", changes={"vocab_size": 258})
+    workload = workload_from_config(source, dtype="float32", micro_batch=2, global_batch=8, seq_len=16)
+    config = TrainConfig(steps=3, init_from=str(source), learning_rate=1e-3)
+    ranks = train(in_groups(chain_plan([4], [3], workload=workload), [2, 2]), config, tmp_path / "run")
+    expected = plain_losses(loaded(source, "gpt2").train(), workload, config.replace(init_from=None))
+    assert ranks.losses() == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_stop_inside_a_long_step_saves_the_model_as_of_the_last_step(tmp_path: Path) -> None:
+    plan = in_groups(chain_plan([3000], [4], workload=gpt(global_batch=6000)), [2, 1])
+    ranks = start_ranks(plan, TrainConfig(steps=FOREVER), tmp_path)
+    ranks.wait_for_phase("training")
+    (tmp_path / "stop").touch()
+    assert ranks.wait(10) == [0, 0, 0], ranks.logs()
+    initial = StageModel(plan.problem.workload, 0, len(plan.problem.workload.graph.ops), seed=0)
+    assert torch.equal(load_model(tmp_path).flat, initial.flat)
+
+
+def test_a_killed_member_ends_all_with_an_error_line(tmp_path: Path) -> None:
+    ranks = start_ranks(in_groups(chain_plan([4], [4], workload=gpt()), [2, 2]), TrainConfig(steps=FOREVER), tmp_path)
+    ranks.wait_for_step(1)
+    os.kill(ranks.processes[3].pid, signal.SIGKILL)
+    codes = ranks.wait(10)
+    assert codes == [1, 1, 1, -signal.SIGKILL]
+    assert all("lost a peer in step" in ranks.lines(rank, "error")[0]["text"] for rank in range(3))
