@@ -322,6 +322,7 @@ def profile(
     workload: Workload,
     micro_batches: Sequence[int] | None = None,
     *,
+    tensor: Sequence[int] = (1,),
     device: str = "auto",
     threads: int | None = None,
     kind: str | None = None,
@@ -333,8 +334,9 @@ def profile(
     Args:
         workload: what is measured.
         micro_batches: sizes; the workload's own if not given.
+        tensor: how many devices of this host share each layer; every size is measured with each of them.
         device: cpu, cuda, cuda:N or auto.
-        threads: of a processor; all cores if not given.
+        threads: of a processor, and of each device that shares its layers; all cores if not given.
         kind: what clusters call the device; the catalog's name of what is found if not given.
 
     Raises:
@@ -343,7 +345,9 @@ def profile(
     from hetplanner.profiles.measuring import measured_profile
 
     sizes = (workload.micro_batch,) if micro_batches is None else micro_batches
-    return measured_profile(workload, sizes, device=device, threads=threads, kind=kind, on_layer=_layer_in_terminal)
+    return measured_profile(
+        workload, sizes, degrees=tensor, device=device, threads=threads, kind=kind, on_layer=_layer_in_terminal
+    )
 
 
 def watch(run: Run, *, timeout_s: float = 600.0, live: bool | None = None) -> dict[str, Any]:

@@ -36,8 +36,15 @@ def profile(
         str | None,
         typer.Option("--micro-batch", help="Sizes to measure, such as 1,2,4; the model's if not given."),
     ] = None,
+    tensor: Annotated[
+        str | None,
+        typer.Option(help="How many devices of this host share each layer, such as 1,2,4; 1 if not given."),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    threads: Annotated[int | None, typer.Option(help="Of a processor; all cores if not given.", min=1)] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(help="Of a processor, and of each device that shares its layers; all cores if not given.", min=1),
+    ] = None,
     kind: Annotated[
         str | None, typer.Option(help="What clusters call the device; what the catalog calls it if not given.")
     ] = None,
@@ -65,45 +72,47 @@ def profile(
 
     if out is not None:
         check_writable(out)
-    changes: dict[str, Any] = {
-        "layers": layers,
-        "seq_len": seq_len,
-        "dtype": dtype,
-        "optimizer": optimizer,
-        "adapters": adapters,
-    }
-    changes |= {"boundary_layers": boundary_layers, "shared_layers": shared_layers, "freeze_layers": freeze_layers}
+    changes: dict[str, Any] = {"layers": layers, "seq_len": seq_len, "dtype": dtype, "optimizer": optimizer}
+    changes |= {"adapters": adapters, "freeze_layers": freeze_layers}
+    changes |= {"boundary_layers": boundary_layers, "shared_layers": shared_layers}
     workload = chosen_workload(model, model_code, micro_batch=None, global_batch=None, **changes)
     is_whole = True
-    if imported and (micro_batches is not None or threads is not None or device != "auto"):
-        raise InvalidInput("--import: reads what is there; leave --micro-batch, --device and --threads out")
+    measuring = {"micro_batches": micro_batches, "tensor": tensor, "threads": threads, "device": device}
     if imported:
+        _refuse(measuring)
         found = import_profile(imported, workload, kind)
     else:
-        found, is_whole = _measured(workload, _sizes(micro_batches, workload), device, threads, kind)
+        found, is_whole = _measured(workload, kind, **measuring)
     if out is not None:
         save_profile(found, out)
     _tell(found, out, as_json=as_json)
     if not is_whole:
-        notices.print("interrupted; the micro-batches that were measured whole are kept")
+        notices.print("interrupted; what was measured whole is kept")
         raise KeyboardInterrupt
 
 
-def _sizes(text: str | None, workload: Workload) -> tuple[int, ...]:
+def _numbers(text: str | None, option: str) -> tuple[int, ...]:
     if text is None:
-        return (workload.micro_batch,)
+        return ()
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part[:9]) > 0 and len(part) < 8 for part in parts):
-        raise InvalidInput(f"--micro-batch: must be whole numbers from 1, comma-separated, got {text!r:.60}")
+        raise InvalidInput(f"{option}: must be whole numbers from 1, comma-separated, got {text!r:.60}")
     return tuple(int(part) for part in parts)
 
 
+def _refuse(measuring: dict[str, Any]) -> None:
+    """Refuses options of a measurement where nothing is measured. Raises InvalidInput."""
+    if measuring.pop("device") != "auto" or any(given is not None for given in measuring.values()):
+        raise InvalidInput("--import: reads what is there; leave --micro-batch, --tensor, --device and --threads out")
+
+
 def _measured(
-    workload: Workload, sizes: tuple[int, ...], device: str, threads: int | None, kind: str | None
+    workload: Workload, kind: str | None, *, micro_batches: str | None, tensor: str | None, **settings: Any
 ) -> tuple[Profile, bool]:
     from hetplanner.profiles.measuring import measured_profile
 
-    is_whole = True
+    sizes = _numbers(micro_batches, "--micro-batch") or (workload.micro_batch,)
+    degrees, is_whole = _numbers(tensor, "--tensor") or (1,), True
     with progress_line("loading torch") as (show, stopped):
 
         def tell(done: int, total: int, words: str) -> bool:
@@ -112,7 +121,7 @@ def _measured(
             is_whole = is_whole and not stopped()
             return is_whole
 
-        found = measured_profile(workload, sizes, device=device, threads=threads, kind=kind, on_layer=tell)
+        found = measured_profile(workload, sizes, degrees=degrees, kind=kind, on_layer=tell, **settings)
     return found, is_whole
 
 

@@ -14,8 +14,9 @@ from itertools import product
 from math import prod
 
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.groups import DEGREES, TensorDegree, WorkerGroup, why_not
+from hetplanner.plan.groups import WorkerGroup
 from hetplanner.plan.problem import Problem
+from hetplanner.workload.tensor_degrees import DEGREES, TensorDegree, why_not
 
 Make = tuple[tuple[str, int], ...]
 """Kinds of a host's usable devices, with how many there are of each."""

@@ -1,16 +1,14 @@
 """Worker groups: devices of one host that serve one replica of a stage together, by tensor parallelism."""
 
 from collections.abc import Collection, Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from hetplanner.cluster.model import Cluster, nearest_names
 from hetplanner.schema import Name, Noun
+from hetplanner.workload.tensor_degrees import DEGREES, why_not
 from hetplanner.workload.workload import Workload
-
-TensorDegree = Literal[1, 2, 4, 8]
-DEGREES: tuple[TensorDegree, ...] = (1, 2, 4, 8)
 
 
 class WorkerGroup(Noun):
@@ -31,33 +29,6 @@ class WorkerGroup(Noun):
     def degree(self) -> int:
         """Devices that share each layer."""
         return len(self.devices)
-
-
-def why_not(workload: Workload, degree: int) -> str:
-    """Why a workload's layers cannot be shared by so many devices, with what can; '' if they can.
-
-    Source: Shoeybi et al. 2019 (Megatron-LM, arXiv 1909.08053): heads and columns of a layer are divided.
-    Korthikanti et al. 2022 (arXiv 2205.05198): so are the tokens of a sequence.
-    """
-    if degree == 1:
-        return ""
-    shape = workload.transformer
-    if shape is None:
-        return f"{workload.name!r:.60} is a captured model, whose layers are not divided; use degree 1"
-    if workload.fine_tuning is not None and workload.fine_tuning.adapters is not None:
-        return "adapters are not divided; use degree 1"
-    if shape.boundary_layers is not None:
-        return "compression-aware layers are not divided; use degree 1"
-    if degree not in DEGREES:
-        return f"the degree must be 1, 2, 4 or 8, got {degree}"
-    if shape.num_kv_heads % degree:
-        fitting = [d for d in DEGREES if shape.num_kv_heads % d == 0 and shape.heads % d == 0]
-        what = "heads" if shape.num_kv_heads == shape.heads else "key/value heads"
-        return f"{shape.num_kv_heads} {what} are no multiple of {degree}; use {fitting[-1]}"
-    if workload.seq_len % degree:
-        fitting = [d for d in DEGREES if workload.seq_len % d == 0]
-        return f"{workload.seq_len} tokens are no multiple of {degree}; use {fitting[-1]}, or other tokens"
-    return ""
 
 
 def check_groups(

@@ -10,11 +10,12 @@ from pydantic import Field, model_validator
 from hetplanner.cluster.model import Cluster, nearest_names
 from hetplanner.cluster.parts import name_parts, parts_of
 from hetplanner.codecs.spec import DEFAULT_MAX_RATIO, AllowedCodec
-from hetplanner.plan.groups import TensorDegree, WorkerGroup, check_groups
+from hetplanner.plan.groups import WorkerGroup, check_groups
 from hetplanner.plan.reducers.names import REDUCER_NAMES, ReducerName
 from hetplanner.profiles.match import check_profile
 from hetplanner.profiles.model import Profile
 from hetplanner.schema import Name, Noun, Text
+from hetplanner.workload.tensor_degrees import TensorDegree
 from hetplanner.workload.workload import Workload
 
 Objective = Literal["step-time", "cost", "dtfm"]

@@ -21,10 +21,11 @@ from hetplanner.profiles.model import LayerCost, Profile
 from hetplanner.reading import note
 from hetplanner.schema import one_line
 from hetplanner.workload.files import workload_to_data
+from hetplanner.workload.tensor_degrees import why_not
 from hetplanner.workload.workload import Workload
 
 MODULE = "hetplanner.runtime.measure.layer_profile"
-REFUSED = 1
+REFUSED = 3
 """Its exit code when a line has said why."""
 WINDOW_S = 1.0
 """Of a layer at a micro-batch."""
@@ -38,6 +39,7 @@ def measured_profile(
     workload: Workload,
     micro_batches: Sequence[int],
     *,
+    degrees: Sequence[int] = (1,),
     device: str = "auto",
     threads: int | None = None,
     kind: str | None = None,
@@ -49,46 +51,50 @@ def measured_profile(
     Args:
         workload: what is profiled; one that can be trained.
         micro_batches: sizes to measure; of a captured model its own alone.
+        degrees: how many devices of this host share each layer; every size is measured at every degree.
         device: cpu, cuda, cuda:N or auto, as for training.
-        threads: of a processor; all cores if not given.
+        threads: of a processor, and of each device of a group there; all cores if not given.
         kind: what clusters call the device; the catalog's name of what is found if not given.
         window_s: seconds of measuring for each layer and micro-batch.
         on_layer: is told of the progress, several times a second; False ends it.
 
     Returns:
-        The profile; when it was ended or a size did not fit, of the micro-batches that were measured whole.
+        The profile; when it was ended or a size did not fit, of the sizes and degrees that were measured whole.
 
     Raises:
-        InvalidInput: a size that the model does not have, or no such device.
+        InvalidInput: a size that the model does not have, a degree that does not divide it, or no such device.
         RunError: the measuring process failed, or was ended before one micro-batch was whole.
     """
     sizes = tuple(dict.fromkeys(micro_batches))
     _check(workload, sizes, threads)
+    counts = tuple(dict.fromkeys(degrees))
+    _check_degrees(workload, counts)
     names = tuple(dict.fromkeys(run.name for run in layer_runs(workload)))
-    request = {
-        "workload": workload_to_data(workload),
-        "micro_batches": sizes,
-        "device": device,
-        "threads": threads,
-        "window_s": window_s,
-    }
+    request: dict[str, Any] = {"workload": workload_to_data(workload), "micro_batches": sizes, "degrees": counts}
+    request |= {"device": device, "threads": threads, "window_s": window_s}
     lines: list[dict[str, Any]] = []
-    total = len(sizes) * len(names)
+    total = len(counts) * len(sizes) * len(names)
     failed = _measure(request, lines, lambda: on_layer is None or on_layer(max(0, len(lines) - 1), total, _next(lines)))
     rows = lines[1:]
-    whole = [row for row in rows if sum(r["micro_batch"] == row["micro_batch"] for r in rows) == len(names)]
+    whole = [row for row in rows if sum(_cell(other) == _cell(row) for other in rows) == len(names)]
     if failed is not None and not whole:
         raise failed
     if failed is not None:
         note(f"{failed}; the micro-batches that were measured before are kept")
     if not whole:
         raise RunError("the profile was ended before a micro-batch was measured whole; nothing is left of it")
-    about = lines[0]
+    return _profile_of_rows(workload, lines[0], whole, kind)
+
+
+def _profile_of_rows(
+    workload: Workload, about: dict[str, Any], rows: Sequence[dict[str, Any]], kind: str | None
+) -> Profile:
+    """The profile of what was measured; `about` is what the measuring process says of the device."""
     named = kind or str(about["kind"])
     when = date.today().isoformat()
     return profile_of(
         workload,
-        [LayerCost(kind=named, **row) for row in whole],
+        [LayerCost(kind=named, **row) for row in rows],
         name=f"{workload.name} on {named}",
         source=f"measured on {about['device']} ({about['with']}), torch {about['torch']}, {when}",
         torch=about["torch"],
@@ -123,10 +129,23 @@ def _check(workload: Workload, sizes: Sequence[int], threads: int | None) -> Non
         raise InvalidInput(f"threads: must be from 1 to 4096, got {threads}")
 
 
+def _check_degrees(workload: Workload, degrees: Sequence[int]) -> None:
+    if not degrees:
+        raise InvalidInput("tensor: must be one or more degrees, such as 1,2")
+    for degree in degrees:
+        if why := why_not(workload, degree):
+            raise InvalidInput(f"tensor: {why}")
+
+
+def _cell(row: dict[str, Any]) -> tuple[int, int]:
+    return row["micro_batch"], row.get("degree", 1)
+
+
 def _next(lines: Sequence[dict[str, Any]]) -> str:
     if len(lines) < 2:
         return "measuring" if lines else "loading torch"
-    return f"measured {lines[-1]['layer']} at micro-batch {lines[-1]['micro_batch']}"
+    size, degree = _cell(lines[-1])
+    return f"measured {lines[-1]['layer']} at micro-batch {size}" + (f", degree {degree}" if degree > 1 else "")
 
 
 def _lines(request: dict[str, Any], goes_on: Callable[[], bool]) -> Iterator[dict[str, Any]]:

@@ -41,7 +41,7 @@ class LayerCost(Noun):
         degree: devices that share the layer by tensor parallelism.
         forward, backward: seconds; the loss counts with the last layer, recomputation with none.
         update: seconds of the optimizer's step on the layer's weights; None: not measured.
-        kept: bytes that one micro-batch keeps from forward to backward; None: not measured.
+        kept: bytes that one micro-batch keeps on each device from forward to backward; None: not measured.
     """
 
     kind: Name

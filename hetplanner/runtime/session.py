@@ -36,7 +36,7 @@ from hetplanner.runtime.comm.emulation import CLOCK_FILE, LinkEmulator, create_c
 from hetplanner.runtime.comm.link_probe import measure_links
 from hetplanner.runtime.comm.receive_order import sent_messages
 from hetplanner.runtime.comm.transport import Transport
-from hetplanner.runtime.comm.wire import HostWire, PairWire, Wire
+from hetplanner.runtime.comm.wire import CPU, HostWire, PairWire, Wire
 from hetplanner.runtime.device import choose_device, have_own_gpus
 from hetplanner.runtime.measure.prediction import PREDICTION_FILE, predict, write_links, write_prediction
 from hetplanner.runtime.measure.profile import durations_from, gather_profiles, profile_rank
@@ -201,7 +201,10 @@ class Session:
         window = sum(2 * plan.held_S[chunk.stage] for chunk in chunks) + 4
         wire = self._bulk_wire(device) if own_gpus and not emulator else None
         host_wire = HostWire(device, self.config.connections)
-        transport = Transport(self.place.rank, emulator, window, device, wire, self.heartbeat, host_wire)
+        transport = Transport(
+            self.place.rank, emulator, window, device, wire, self.heartbeat, host_wire,
+            CPU if group.degree > 1 else None, reduces_on_host=len(plan.processes) > len(plan.ranks),
+        )  # fmt: skip
         executor = Executor(
             plan, rank, self.config, chunks, transport, batches, self.telemetry, self._order(batches), self.heartbeat,
             group,

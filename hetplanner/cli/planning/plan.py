@@ -9,7 +9,7 @@ import typer
 
 from hetplanner.cli.output import AsJson, console, print_json, progress_line
 from hetplanner.cli.planning.elastic import SwarmChoices, check_mode, finish_elastic
-from hetplanner.cli.planning.plan_output import gain_text, next_step, print_plan, result_data, say_report, write_report
+from hetplanner.cli.planning.plan_output import gain_text, print_plan, result_data, say_report, write_report
 from hetplanner.cli.problem import Loader, budget_of, takes_problem
 from hetplanner.planners.registry import planner_names
 
@@ -107,7 +107,7 @@ def plan(
         print_plan(result.plan, result)
         console.print(gain_text(gain, problem.objective))
         if out is not None:
-            console.print(f"plan written to {out}; {next_step(result.plan)} {out}")
+            console.print(f"plan written to {out}; train it with: hetplanner train {out}")
         say_report(report)
 
 

@@ -86,11 +86,6 @@ def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
     return data
 
 
-def next_step(plan: Plan) -> str:
-    """What one does with a plan's file, up to its name."""
-    return "look at its step: hetplanner simulate" if plan.problem.groups else "train it with: hetplanner train"
-
-
 def print_plan(plan: Plan, result: SearchResult) -> None:
     """A plan and its estimate for a person."""
     from hetplanner.cost.advice.reductions import advise_reductions

@@ -18,9 +18,9 @@ from hetplanner.cost.capacity import Capacity, find_fit
 from hetplanner.cost.tables import CostTables
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.groupings import Groupings
-from hetplanner.plan.groups import DEGREES, why_not
 from hetplanner.plan.problem import Problem
 from hetplanner.units import short_bytes
+from hetplanner.workload.tensor_degrees import DEGREES, why_not
 
 FloatArray = NDArray[np.float64]
 

@@ -113,11 +113,11 @@ class GroupReducer:
         span, effect = _range(message), message.transfer.effect
         if effect == "copy" and span in copies:
             # Every transfer has its own arrival stamp, so every message its own buffer.
-            buffer = self.transport.buffer(copies[span].numel())
+            buffer = self.transport.buffer(copies[span].numel(), Topic.REDUCE)
             self.transport.payload(buffer).copy_(copies[span])
         else:
             values = bucket[span[0] : span[1]]
-            buffer = self.transport.buffer(self.group.wire_bytes(values.numel()))
+            buffer = self.transport.buffer(self.group.wire_bytes(values.numel()), Topic.REDUCE)
             payload = self.transport.payload(buffer)
             self._encode(values, payload, effect, lost.get((effect, span)))
             if effect == "copy":
@@ -167,7 +167,8 @@ class GroupReducer:
 
     def _blank(self, message: Message) -> Tensor:
         if message.num_bytes not in self._blanks:
-            self._blanks[message.num_bytes] = self.transport.payload(self.transport.buffer(message.num_bytes)).zero_()
+            blank = self.transport.buffer(message.num_bytes, Topic.REDUCE)
+            self._blanks[message.num_bytes] = self.transport.payload(blank).zero_()
         return self._blanks[message.num_bytes]
 
 

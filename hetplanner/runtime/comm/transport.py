@@ -82,6 +82,8 @@ class Transport:
         wire: carries activations, gradients and reductions; None stages through host memory. All else is short and
             always goes that way.
         host_wire: carries what goes through host memory; None: over one connection to each rank.
+        reduce_device: where messages of reductions are made and read; None: on `device`.
+        reduces_on_host: whether some rank has them in host memory, so that they go through it on all.
         heartbeat: is told whom this rank waits for.
 
     Attributes:
@@ -97,8 +99,13 @@ class Transport:
         wire: Wire | None = None,
         heartbeat: Heartbeat | None = None,
         host_wire: HostWire | None = None,
+        reduce_device: torch.device | None = None,
+        *,
+        reduces_on_host: bool = False,
     ) -> None:
         self.rank, self.emulator, self.window, self.device = rank, emulator, window, device
+        self._reduce_device = reduce_device or device
+        self._on_host = (Topic.REDUCE,) if reduces_on_host else ()
         self.host_wire = host_wire or HostWire(device)
         self._bulk_wire: Wire = wire or self.host_wire
         self.traffic = Traffic()
@@ -150,7 +157,7 @@ class Transport:
         self._posted[message] = self._wire(message.topic).receive(self._header + message.num_bytes, message.peer, tag)
 
     def _wire(self, topic: Topic) -> Wire:
-        return self._bulk_wire if topic in BULK else self.host_wire
+        return self._bulk_wire if topic in BULK and topic not in self._on_host else self.host_wire
 
     def receive(self, message: Expected) -> Tensor:
         """Waits for an announced message and returns its bytes [uint8], which the caller owns."""
@@ -165,13 +172,15 @@ class Transport:
         self._heartbeat.advance()
         wait_s = time.monotonic() - asked_s
         self.traffic.count_taken(message.peer, ROLES[message.topic], message.num_bytes, wait_s, late_s)
-        return data[self._header :].to(self.device, non_blocking=True)
+        device = self._reduce_device if message.topic is Topic.REDUCE else self.device
+        return data[self._header :].to(device, non_blocking=True)
 
     # -- sending ----------------------------------------------------------------------------------
 
-    def buffer(self, num_bytes: int) -> Tensor:
+    def buffer(self, num_bytes: int, topic: Topic | None = None) -> Tensor:
         """A message to be filled: its payload is `payload(message)`."""
-        return torch.empty(self._header + num_bytes, dtype=torch.uint8, device=self.device)
+        device = self._reduce_device if topic is Topic.REDUCE else self.device
+        return torch.empty(self._header + num_bytes, dtype=torch.uint8, device=device)
 
     def payload(self, message: Tensor) -> Tensor:
         """The part of a message behind the header."""

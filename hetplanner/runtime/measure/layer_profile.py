@@ -3,6 +3,9 @@
 `python -m hetplanner.runtime.measure.layer_profile FILE` reads a request, and prints a line of JSON for every layer and
 micro-batch as it is measured; `hetplanner.profiles.measuring` starts it. A layer is a stage by itself: several
 micro-batches go forward before the first goes back, as in training, and the first round is not counted.
+
+Where several devices share a layer this process is the leader of their group; it starts the others with
+`FILE DEGREE NUMBER PORT`. All of them do the same rounds, and the leader's seconds count.
 """
 
 import json
@@ -25,11 +28,13 @@ from hetplanner.cluster.formats.gpu_lists import Gpu, kind_of_gpu
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.train import TrainConfig
 from hetplanner.profiles.layers import layer_runs
-from hetplanner.runtime.device import named_device
+from hetplanner.profiles.measuring import REFUSED
 from hetplanner.runtime.measure.live_bytes import LiveBytes
+from hetplanner.runtime.measure.profiled_group import joined_group, measuring_group, member_command, member_device
 from hetplanner.runtime.model.build import Batch, StageModel
 from hetplanner.runtime.model.stage import StageRunner
 from hetplanner.runtime.rng import RngKey
+from hetplanner.runtime.tensor_parallel.group import ALONE, TensorGroup
 from hetplanner.runtime.train.data import open_batches
 from hetplanner.runtime.train.optimizers import StageOptimizer
 from hetplanner.workload.files import workload_from_data
@@ -44,19 +49,46 @@ def main(arguments: list[str]) -> int:
     """The command."""
     try:
         request = json.loads(Path(arguments[0]).read_text())
-        device = named_device(request["device"])
-        if device.type == "cpu" and request["threads"]:
-            torch.set_num_threads(request["threads"])
-        _tell(about_device(device))
-        workload = workload_from_data(request["workload"], "workload")
-        for size in request["micro_batches"]:
-            sized = workload.replace(micro_batch=size, global_batch=size * IN_FLIGHT, recompute=False)
-            for row in profiled(sized, device, request["window_s"]):
-                _tell(row | {"micro_batch": size})
+        if arguments[1:]:
+            return _serve(request, *map(int, arguments[1:]))
+        for degree in request["degrees"]:
+            device = member_device(request["device"], 0, degree)
+            _set_threads(request, device, degree)
+            if degree == request["degrees"][0]:
+                _tell(about_device(device))
+            with measuring_group(degree, device, member_command(__spec__.name, arguments[0])) as group:
+                for row in measured_rows(request, device, group):
+                    _tell(row)
     except (HetplannerError, torch.OutOfMemoryError, MemoryError) as error:
         _tell({"error": str(error).splitlines()[0] if str(error) else "out of memory"})
-        return 1
+        return REFUSED
     return 0
+
+
+def _serve(request: dict[str, Any], degree: int, index: int, port: int) -> int:
+    """A member that is not the leader."""
+    device = member_device(request["device"], index, degree)
+    _set_threads(request, device, degree)
+    group = joined_group(degree, index, port, device)
+    for _ in measured_rows(request, device, group):
+        pass
+    return 0
+
+
+def _set_threads(request: dict[str, Any], device: torch.device, degree: int) -> None:
+    """Of a processor, which the members of a group share evenly."""
+    if device.type == "cpu":
+        torch.set_num_threads(request["threads"] or max(1, len(os.sched_getaffinity(0)) // degree))
+
+
+def measured_rows(request: dict[str, Any], device: torch.device, group: TensorGroup) -> Iterator[dict[str, Any]]:
+    """A row for every distinct layer and micro-batch."""
+    workload = workload_from_data(request["workload"], "workload")
+    more = {"degree": group.degree} if group.degree > 1 else {}
+    for size in request["micro_batches"]:
+        sized = workload.replace(micro_batch=size, global_batch=size * IN_FLIGHT, recompute=False)
+        for row in profiled(sized, device, request["window_s"], group):
+            yield row | {"micro_batch": size} | more
 
 
 def _tell(line: dict[str, Any]) -> None:
@@ -77,13 +109,15 @@ def about_device(device: torch.device) -> dict[str, Any]:
     return {"kind": kind, "device": name, "with": more, "torch": torch.__version__.split("+")[0]}
 
 
-def profiled(workload: Workload, device: torch.device, window_s: float) -> Iterator[dict[str, Any]]:
+def profiled(
+    workload: Workload, device: torch.device, window_s: float, group: TensorGroup = ALONE
+) -> Iterator[dict[str, Any]]:
     """A row for every distinct layer at the workload's micro-batch, in the model's order."""
     first, known = 0, set()
     for run in layer_runs(workload):
         if run.name not in known:
             known.add(run.name)
-            yield {"layer": run.name} | _LayerAtWork(workload, first, first + run.ops, device).measured(window_s)
+            yield {"layer": run.name} | _LayerAtWork(workload, first, first + run.ops, device, group).measured(window_s)
         first += run.ops * run.times
 
 
@@ -95,25 +129,29 @@ class _LayerAtWork:
     first: int
     end: int
     device: torch.device
+    group: TensorGroup
 
     def __post_init__(self) -> None:
         config = TrainConfig()
-        self.model = StageModel(self.workload, self.first, self.end, config.seed, self.device)
+        self.model = StageModel(self.workload, self.first, self.end, config.seed, self.device, self.group)
         self.runner = StageRunner(self.model)
         self.optimizer = StageOptimizer(
-            self.workload, self.first, self.end, config, self.model.flat, self.model.flat_grad
-        )
+            self.workload, self.first, self.end, config, self.model.flat, self.model.flat_grad,
+            self.model.weights if self.group.degree > 1 else None,
+        )  # fmt: skip
         self.batch: Batch = open_batches(config, self.workload).draw(0, 0).to(self.device)
-        self.input_size, self.output_size = (self.workload.boundary_elements[k] for k in (self.first, self.end))
+        self.input_size, self.output_size = (
+            self.workload.boundary_elements[k] // self.group.degree for k in (self.first, self.end)
+        )
         self.gradient = None if self.model.is_last else torch.randn(self.output_size, device=self.device)
 
     def measured(self, window_s: float) -> dict[str, float]:
-        """Median seconds over a window, and bytes that a micro-batch keeps."""
+        """Median seconds over a window, and bytes that a micro-batch keeps on this device."""
         kept = self._kept_bytes()
         seconds: dict[str, list[float]] = {"forward": [], "backward": [], "update": []}
         self._round({name: [] for name in seconds})
         began_s, rounds = time.perf_counter(), 0
-        while rounds < LEAST_ROUNDS or time.perf_counter() - began_s < window_s:
+        while self.group.of_leader(rounds < LEAST_ROUNDS or time.perf_counter() - began_s < window_s):
             self._round(seconds)
             rounds += 1
         return {name: float(f"{statistics.median(values):.4g}") for name, values in seconds.items()} | {"kept": kept}

@@ -1,7 +1,7 @@
 """Host memory that all members of a group see, on Linux.
 
 A reduction between replicas and a checkpoint take a stage's numbers in the order in which a single device has them. The
-leader handles them there for all members, so that neither knows of groups. Pages that nobody has written cost nothing.
+leader handles them there for all members, so that neither knows of groups. Pages that are not written take no memory.
 """
 
 import os

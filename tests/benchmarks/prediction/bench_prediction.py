@@ -1,4 +1,4 @@
-"""Predicted against measured step time on emulated links: three plan shapes, three codecs.
+"""Predicted against measured step time on emulated links: three plan shapes, three codecs; groups of devices.
 
     python tests/benchmarks/prediction/bench_prediction.py [--steps 40] [--preset tiny-gpt] [--json]
 
@@ -26,6 +26,7 @@ from hetplanner.schema import checked
 from hetplanner.workload.presets import preset
 from hetplanner.workload.workload import Workload
 from tests.support.plans.factories import chain_plan
+from tests.support.plans.grouped import in_groups
 from tests.support.training.real_ranks import Ranks, train
 
 LINKS = [  # bandwidth, one-way latency between the sites i and i + 1 (and so on round)
@@ -85,6 +86,17 @@ def cases(workload: Workload) -> Iterator[tuple[str, Plan]]:
                 f"{label} {codec}",
                 with_codec(chain_plan(shares, cuts, cluster=uneven_cluster(ranks), workload=workload), codec),
             )
+    for degrees, shares, cuts in (
+        ([2], [m], []),
+        ([2, 1], [m], [n // 2]),
+        ([2, 2], [m], [n // 2]),
+        ([2, 1], [m - m // 3, m // 3], []),
+        ([2, 2], [m // 2, m - m // 2], []),
+        ([4, 2], [m], [2 * n // 3]),
+    ):
+        plan = chain_plan(shares, cuts, cluster=uneven_cluster(len(degrees)), workload=workload)
+        name = f"{len(cuts) + 1}x{len(shares)} of {'+'.join(map(str, degrees))}"
+        yield f"{name} none", in_groups(with_codec(plan, "none"), degrees)
 
 
 def measured_step_s(ranks: Ranks) -> float:

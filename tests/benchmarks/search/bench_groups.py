@@ -21,13 +21,13 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 from hetplanner.cluster.catalog import device_kind
 from hetplanner.cluster.model import Cluster
 from hetplanner.errors import Infeasible
-from hetplanner.plan.groups import DEGREES
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.interface import Budget
 from hetplanner.planners.registry import make_planner
 from hetplanner.schema import checked
 from hetplanner.simulator.simulation import summarise_plan
 from hetplanner.workload.presets import preset
+from hetplanner.workload.tensor_degrees import DEGREES
 
 KINDS = ("A100-40", "V100-16", "T4", "RTX 3090", "H100-SXM")
 LENGTHS = (1024, 2048, 4096)

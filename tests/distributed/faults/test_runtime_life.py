@@ -161,7 +161,7 @@ def test_wrong_number_of_ranks_is_refused(tmp_path: Path) -> None:
     plan = chain_plan([4], [4], cluster=small_cluster(2))
     ranks = start_ranks(plan, TrainConfig(steps=1), tmp_path / "ranks", num_ranks=3)
     assert ranks.wait(20) == [1, 1, 1]
-    assert "plan: has 2 ranks, but 3 processes were started" in ranks.lines(0, "error")[0]["text"]
+    assert "plan: has 2 devices, but 3 processes were started" in ranks.lines(0, "error")[0]["text"]
 
 
 def launched(

@@ -17,6 +17,7 @@ from hetplanner.runtime.train.reference import train_reference
 from hetplanner.swarm.launch.rehearsal import Rehearsal
 from hetplanner.workload.workload import Workload
 from tests.support.plans.factories import chain_plan, small_cluster, tiny_workload
+from tests.support.plans.grouped import in_groups
 from tests.support.swarms.swarm_runs import check_end, small_spec
 from tests.support.training.real_ranks import Ranks, train
 
@@ -96,6 +97,11 @@ def test_a_gpu_for_every_rank_speaks_nccl(shape: str, tmp_path: Path) -> None:
     shares, cuts = ([8], [5]) if shape == "2x1" else ([5, 3], [])
     plan = chain_plan(shares, cuts, cluster=small_cluster(2), workload=workload())
     assert messages(trained(plan, tmp_path)) == {"nccl"}
+
+
+@pytest.mark.parametrize("degrees", [[2, 2], [2, 1]])
+def test_devices_of_a_group_share_layers_on_one_gpu_or_several(degrees: list[int], tmp_path: Path) -> None:
+    trained(in_groups(chain_plan([4, 4], [], workload=workload()), degrees), tmp_path)
 
 
 @pytest.mark.parametrize("codec", ["none", "int8"])

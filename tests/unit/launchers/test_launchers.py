@@ -236,7 +236,7 @@ def test_two_nodes_share_the_ranks_and_the_rendezvous():
     assert "# host 1: localhost" in request.script()
 
 
-@pytest.mark.parametrize(("nodes", "law"), [(0, "1 or more"), (5, "at most the plan's 4 ranks")])
+@pytest.mark.parametrize(("nodes", "law"), [(0, "1 or more"), (5, "at most the plan's 4 devices")])
 def test_absurd_node_counts_are_refused(plan, nodes, law):
     with pytest.raises(InvalidInput, match=law):
         LocalLauncher(nodes=nodes).request(plan, RUN_DIR, TrainConfig())

@@ -15,6 +15,7 @@ from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.files.plan_files import any_plan_from_data, load_plan, plan_to_data, save_plan
 from hetplanner.plan.groupings import Groupings
 from hetplanner.plan.groups import WorkerGroup
+from hetplanner.plan.placement import rank_on_host, ranks_by_host
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.plan.train import check_runnable
 from hetplanner.planners.interface import Budget
@@ -206,8 +207,11 @@ def test_plans_with_groups_are_estimated_simulated_and_kept(tmp_path) -> None:
     assert load_plan(tmp_path / "plan.json") == plan
     assert json.loads((tmp_path / "plan.json").read_text())["format"] == "hetplanner/plan@3"
     assert set(grid_columns(plan)["line_2"]) == {"2 × T4"}
-    with pytest.raises(InvalidInput, match=r"4 groups of devices .* can be planned and simulated, but not trained yet"):
-        check_runnable(plan)
+    check_runnable(plan)
+    assert plan.processes == (*plan.ranks, "h0-1", "h0-3", "h1-1", "h1-3")
+    assert plan.processes_of_rank == ((0, 4), (1, 5), (2, 6), (3, 7))
+    assert ranks_by_host(plan) == {"h0": (0, 1, 4, 5), "h1": (2, 3, 6, 7)}
+    assert rank_on_host(plan, "h1", 2, 4) == 6
 
 
 def test_plans_without_groups_keep_their_format() -> None:

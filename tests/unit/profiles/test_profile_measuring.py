@@ -60,6 +60,21 @@ def test_micro_batches_are_measured_each(here) -> None:
     assert one < four
 
 
+def test_layers_that_devices_share_are_measured_in_their_processes() -> None:
+    workload = preset("tiny-gpt", layers=2)
+    profile = measured_profile(workload, [4], degrees=[1, 2], device="cpu", threads=1, window_s=WINDOW_S)
+    assert sorted(profile.costs) == [("CPU generic", 1, 4), ("CPU generic", 2, 4)]
+    alone, shared = (profile.costs["CPU generic", degree, 4]["block"] for degree in (1, 2))
+    assert alone.kept is not None
+    assert shared.kept is not None
+    assert 0.5 < shared.kept / alone.kept < 0.75, "each holds half, and whole what is gathered for a product"
+
+
+def test_a_degree_that_does_not_divide_the_model_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"^tensor: 4 heads are no multiple of 8; use 4"):
+        measured_profile(preset("tiny-gpt"), [1], degrees=[8], device="cpu")
+
+
 def test_the_kind_can_be_named(here) -> None:
     profile = measured_profile(preset("tiny-gpt"), [1], device="cpu", kind="my CPU", window_s=WINDOW_S)
     assert profile.kinds == ("my CPU",)
@@ -79,10 +94,10 @@ def test_what_was_measured_whole_is_kept_when_it_is_ended(here) -> None:
 def test_a_size_that_does_not_fit_loses_none_that_did(here, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = layer_profile.profiled
 
-    def short_of_memory(workload, device, window_s):
+    def short_of_memory(workload, *how):
         if workload.micro_batch > 1:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
-        yield from whole(workload, device, window_s)
+        yield from whole(workload, *how)
 
     monkeypatch.setattr(layer_profile, "profiled", short_of_memory)
     notes: list[str] = []

@@ -10,7 +10,6 @@ import param
 from hetplanner.codecs.spec import ALLOWED_CODECS
 from hetplanner.dtypes import DType
 from hetplanner.errors import HetplannerError, InvalidInput
-from hetplanner.plan.groups import DEGREES
 from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
 from hetplanner.schema import parse_json
@@ -26,6 +25,7 @@ from hetplanner.ui.settings.models.problem import (
 )
 from hetplanner.workload.optimizers import OPTIMIZERS
 from hetplanner.workload.presets import NO_BOUNDARY_LAYERS, preset_names
+from hetplanner.workload.tensor_degrees import DEGREES
 
 MODEL = "preset"
 MAX_REMEMBERED = 1500

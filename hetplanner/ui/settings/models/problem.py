@@ -11,7 +11,6 @@ from hetplanner.codecs.spec import ALLOWED_CODECS, DEFAULT_MAX_RATIO
 from hetplanner.cost.check import check_problem
 from hetplanner.dtypes import DType
 from hetplanner.errors import HetplannerError, InvalidInput
-from hetplanner.plan.groups import DEGREES
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.profiles.match import check_profile
@@ -24,6 +23,7 @@ from hetplanner.workload.fine_tuning import USUAL_TARGETS
 from hetplanner.workload.huggingface import workload_from_config
 from hetplanner.workload.optimizers import OPTIMIZERS
 from hetplanner.workload.presets import NO_ADAPTERS, NO_BOUNDARY_LAYERS, preset, preset_names, with_overrides
+from hetplanner.workload.tensor_degrees import DEGREES
 from hetplanner.workload.transformer import BOUNDARY_KINDS
 from hetplanner.workload.workload import Workload
 
