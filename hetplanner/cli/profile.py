@@ -77,7 +77,7 @@ def profile(
     changes |= {"boundary_layers": boundary_layers, "shared_layers": shared_layers}
     workload = chosen_workload(model, model_code, micro_batch=None, global_batch=None, **changes)
     is_whole = True
-    measuring = {"micro_batches": micro_batches, "tensor": tensor, "threads": threads, "device": device}
+    measuring: dict[str, Any] = {"micro_batches": micro_batches, "tensor": tensor, "threads": threads, "device": device}
     if imported:
         _refuse(measuring)
         found = import_profile(imported, workload, kind)
