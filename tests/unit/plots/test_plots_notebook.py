@@ -149,7 +149,6 @@ CALLS = {
     "losses over seconds": lambda: plots.losses({"dense": RUN}, over="seconds"),
     "step times": lambda: plots.step_times(RUN),
     "no step times": lambda: plots.step_times(EMPTY_RUN),
-    "memory": lambda: plots.memory(ESTIMATED),
     "dag": lambda: plots.dag(PLAN.problem.workload),
     "dag of a plan with skips and ties": lambda: plots.dag(CAPTURED),
     "grid of a captured plan": lambda: plots.allocation_grid(CAPTURED),
@@ -168,6 +167,7 @@ PAGE_CALLS: dict[str, Any] = {
     "no experts": lambda: plots.tokens_of_experts(EMPTY_RUN),
     "link use": lambda: plots.link_use(PLAN),
     "stage times": lambda: plots.stage_times(ESTIMATED),
+    "memory": lambda: plots.memory(ESTIMATED),
     "memory over time": lambda: plots.memory_over_time(PLAN),
     "memory of a pipeline": lambda: plots.memory_over_time(PLAN, pipeline=0),
 }
