@@ -218,6 +218,16 @@ def test_colour_limits_always_leave_a_scale(values: list[float], limits: tuple[f
     assert links.colour_limits(np.array(values)) == pytest.approx(limits)
 
 
+def test_groups_are_named_at_their_site_and_by_their_stages() -> None:
+    plan = grouped_plan(2)
+    columns = maps.site_columns(plan.problem.cluster, groups=plan.problem.groups)
+    assert columns["label"] == ["here · 8 (×2)"]
+    assert columns["kinds"] == ["8 × T4 in groups of 2"]
+    some = maps.site_columns(plan.problem.cluster, groups=plan.problem.groups[:2])
+    assert some["kinds"] == ["4 × T4 in groups of 2, 4 × T4"]
+    assert maps.stages_at_sites(plan) == [{0: ["h0-0(×2)", "h0-2(×2)"], 1: ["h1-0(×2)", "h1-2(×2)"]}]
+
+
 # -- grid, memory, costs ----------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from hetplanner.units import short_bytes
 
 Columns = dict[str, list[Any]]
 
-FACTS = ("rank", "device", "kind", "stage", "peak_gb", "limit_gb", "share", "peak", "limit", "free")
+FACTS = ("rank", "device", "name", "kind", "stage", "peak_gb", "limit_gb", "share", "peak", "limit", "free")
 PARTS = tuple(PART_WORDS)
 MOST_BARS = 64
 """Devices of which each has a bar that can be told from the next."""
@@ -40,6 +40,7 @@ def memory_columns(plan: Plan) -> Columns:
         facts = (
             rank,
             e.device,
+            plan.problem.worker_name(e.device),
             kind_text(plan, e.device),
             _stages_of(plan, rank),
             peak_bytes / 1e9,

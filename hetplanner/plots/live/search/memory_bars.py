@@ -74,7 +74,7 @@ class MemoryBars(LiveFigure):
         put(self.source, columns)
         every = -(-count // MAX_LABELS) or 1
         ticks = columns["x"][::every]
-        self._label_axis(self.figure.xaxis[0], ticks, [shortened(d, 14) for d in columns["device"][::every]])
+        self._label_axis(self.figure.xaxis[0], ticks, [shortened(name, 16) for name in columns["name"][::every]])
         self.figure.xaxis.axis_label = shown
         set_range(self.figure.x_range, -0.6, max(count, 1) - 0.4)
         set_range(self.figure.y_range, 0, 1.06 * max([*columns["limit_gb"], *columns["peak_gb"]], default=0) or 1)
