@@ -7,6 +7,7 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.schema import checked
 from hetplanner.workload.presets import preset
+from hetplanner.workload.workload import Workload
 from tests.support.plans.factories import chain_plan
 
 GPT = preset("gpt2", global_batch=32, micro_batch=2, dtype="float16")
@@ -26,11 +27,14 @@ def hosts(*counts: tuple[str, int], link: str = "200 Gbit/s", between: str = "1 
     return checked(Cluster, data, "hosts", from_file=True)
 
 
-def grouped_plan(degree: int = 2) -> Plan:
-    """GPT-2 in two stages on two hosts of four T4: a replica for each group of so many, with an estimate."""
-    wanted = Problem(cluster=hosts(("T4", 4), ("T4", 4)), workload=GPT, constraints=Constraints(tensor=(degree,)))
+def grouped_plan(degree: int = 2, *, kind: str = "T4", workload: Workload = GPT, cut: int = 13) -> Plan:
+    """Two stages on two hosts of four GPUs: a replica for each group of so many, with an estimate."""
+    cluster = hosts((kind, 4), (kind, 4))
+    wanted = Problem(cluster=cluster, workload=workload, constraints=Constraints(tensor=(degree,)))
     ways = Groupings(wanted)
     grouped = wanted.replace(groups=ways.groups(ways.alike()[0]))
-    leaders, replicas = wanted.cluster.subset(grouped.usable_devices), 4 // degree
-    plan = chain_plan([16 // replicas] * replicas, [13], cluster=leaders, workload=GPT).replace(problem=grouped)
+    replicas, total = 4 // degree, workload.num_micro_batches
+    leaders = cluster.subset(grouped.usable_devices)
+    plan = chain_plan([total // replicas] * replicas, [cut], cluster=leaders, workload=workload)
+    plan = plan.replace(problem=grouped)
     return plan.replace(estimate=estimate_plan(plan))
