@@ -26,6 +26,8 @@ MOST_LANES = 24
 """Rows of a Gantt chart that have room for a label each; with more, a worker group has one row instead of its lanes."""
 SHARED_KINDS = ("forward", "backward", "step")
 """What all members of a group do at the same time; the first one sends, receives and reduces for them."""
+MEMBER_HEIGHT = 0.5
+"""Of the bars of the other members, which have their lanes to themselves."""
 MOST_LINKS = 14
 LOAD_COLOURS = {"activation": "#EE6677", "gradient": "#FFAABB", "reduction": TERM_COLOURS["data_parallel"]}
 """A transfer has the hue of `pipeline`, a reduction that of `data_parallel`, as in the Gantt chart."""
@@ -145,12 +147,12 @@ def _bars(spans: SpanTable, kind: str, row_NM: np.ndarray) -> Columns:
     offset, height = LANES.get(kind, COMPUTE_LANE)
     row_JM = row_NM[spans.rank_J] if kind in SHARED_KINDS else row_NM[spans.rank_J, :1]
     span_Q, lane_Q = np.nonzero(row_JM >= 0)
-    spans, row_Q = spans.take(span_Q), row_JM[span_Q, lane_Q]
+    spans, row_Q, is_first_Q = spans.take(span_Q), row_JM[span_Q, lane_Q], lane_Q == 0
     return {
         "left": spans.start_s_J,
         "right": spans.end_s_J,
-        "y": offset - row_Q.astype(np.float64),
-        "height": np.full(len(spans), height),
+        "y": np.where(is_first_Q, offset, 0.0) - row_Q,
+        "height": np.where(is_first_Q, height, MEMBER_HEIGHT),
         "milliseconds": (spans.end_s_J - spans.start_s_J) * 1e3,
         "bytes": spans.bytes_J.astype(np.float64),
         "rank": spans.rank_J.astype(np.int32),
