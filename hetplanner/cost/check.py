@@ -74,21 +74,21 @@ def peak_bytes(
         tables.bytes_with_reduction(
             stage.first_op, stage.end_op, held, recompute or stage.recompute, len(stage.replicas)
         )
-        + _outer_bytes(plan, stage) * tables.stage_trained(stage.first_op, stage.end_op)
-        + _kept_error_bytes(plan, s, tables)
+        + outer_bytes(plan, stage) * tables.stage_trained(stage.first_op, stage.end_op)
+        + kept_error_bytes(plan, s, tables)
         for s, (stage, held) in enumerate(zip(plan.stages, held_S or plan.held_S, strict=True))
     ]
     return [sum(stage_bytes[s] for s, _ in places) for places in plan.places_of_rank]
 
 
-def _outer_bytes(plan: Plan, stage: Stage) -> float:
+def outer_bytes(plan: Plan, stage: Stage) -> float:
     """Bytes per trained weight of the outer optimizer, in float32: as it was when replicas were equal, momentum."""
     if not plan.is_local or len(stage.replicas) < 2:
         return 0.0
     return 8.0 if plan.outer is not None else 4.0
 
 
-def _kept_error_bytes(plan: Plan, s: int, tables: CostTables) -> float:
+def kept_error_bytes(plan: Plan, s: int, tables: CostTables) -> float:
     """Bytes of what reductions' codecs have lost: one float32 a trained weight, of exchanges and of their sums two.
 
     A stage without a second replica reduces nothing but the weights that it shares with other stages.

@@ -162,6 +162,17 @@ class CostTables:
         )
         return float(self._state_O[end] - self._state_O[first]) - twice
 
+    def state_parts(self, first: int, end: int) -> tuple[float, float, float]:
+        """What :meth:`stage_state_bytes` is made of: bytes of weights, of their gradients, of optimizer states."""
+        params_o, trained_o = self._per_op("num_params"), self._per_op("trained")
+        weight_o, states_o = FLOAT_BYTES + self._copy_bytes_o, trained_o * self._kept_bytes_o
+        weights, states = float((params_o * weight_o)[first:end].sum()), float(states_o[first:end].sum())
+        for one, two in self._tied_pairs:
+            if first <= one < two < end:
+                weights -= params_o[two] * (FLOAT_BYTES + min(self._copy_bytes_o[one], self._copy_bytes_o[two]))
+                states -= states_o[two]
+        return weights, float(FLOAT_BYTES * self.stage_trained(first, end)), states
+
     def _shared_bytes(self, one: int, two: int) -> float:
         """Bytes per parameter that a stage saves which has both users of a weight; a head's copy is its own."""
         return float(self._state_bytes_o[two] - max(0.0, self._copy_bytes_o[two] - self._copy_bytes_o[one]))
@@ -371,11 +382,16 @@ class CostTables:
         always = self.stage_state_bytes(first, end) + 2.0 * (inputs + outputs)
         if in_flight == 0:
             return always
+        return always + self.kept_bytes(first, end, in_flight, recompute) + self.working_bytes(first, end)
+
+    def kept_bytes(self, first: int, end: int, in_flight: int, recompute: bool) -> float:
+        """Of :meth:`stage_bytes` what micro-batches in flight keep for their backward."""
+        if in_flight == 0:
+            return 0.0
         kept = float(self.activation_bytes_O[end] - self.activation_bytes_O[first])
         relayed = sum(size for used, next_use, size in self._waits if used < first and end <= next_use)
         redone = float(self._input_bytes_O[first]) if self.has_backward(end) else 0.0
-        kept = kept + redone * in_flight if recompute else (kept + relayed) * in_flight
-        return always + kept + self.working_bytes(first, end)
+        return kept + redone * in_flight if recompute else (kept + relayed) * in_flight
 
     @cached_property
     def _forward_flops(self) -> FloatArray:

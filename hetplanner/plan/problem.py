@@ -160,8 +160,17 @@ class Problem(Noun):
 
     def degree_of(self, device: str) -> int:
         """How many devices serve where a plan names this one."""
-        return self._degrees.get(device, 1)
+        return len(self.members_of(device))
+
+    def members_of(self, device: str) -> tuple[str, ...]:
+        """The devices that serve where a plan names this one: it alone, or those of its group."""
+        return self._members.get(device, (device,))
+
+    def worker_name(self, device: str) -> str:
+        """'h0-0', or of a group 'h0-0(×4)': by its first device, with how many serve together."""
+        degree = self.degree_of(device)
+        return device if degree == 1 else f"{device}(×{degree})"
 
     @cached_property
-    def _degrees(self) -> dict[str, int]:
-        return {group.leader: group.degree for group in self.groups or ()}
+    def _members(self) -> dict[str, tuple[str, ...]]:
+        return {group.leader: group.devices for group in self.groups or ()}

@@ -29,6 +29,7 @@ _HOMES = {
     "dag": "plans.dags",
     "write_dag": "plans.dags",
     "gantt": "steps.timelines",
+    "step_gantt": "steps.steps",
     "link_use": "steps.steps",
     "stage_times": "steps.steps",
     "memory_over_time": "steps.steps",

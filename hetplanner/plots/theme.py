@@ -25,6 +25,15 @@ TERM_COLOURS = {
 }
 """Terms of the cost model."""
 
+MEMORY_COLOURS = {
+    "parameters": "#4477AA",
+    "gradients": "#228833",
+    "optimizer": "#AA3377",
+    "activations": "#EEDD88",
+    "buffers": "#99DDFF",
+}
+"""What memory holds; gradients and optimizer states have the hues of `data_parallel` and `optimizer`."""
+
 OP_COLOURS = {
     "embedding": "#AA3377",
     "attention": "#4477AA",

@@ -200,12 +200,6 @@ def _share_text(part: GainPart) -> str:
     return f"{part.name}{beside} " + (f"{part.share:.0%}" if part.share is not None else "would not fit memory")
 
 
-def _named(plan: Plan, device: str) -> str:
-    """A device, with how many of its host serve beside it."""
-    degree = plan.problem.degree_of(device)
-    return device if degree == 1 else f"{device}(×{degree})"
-
-
 def _print_stages(plan: Plan) -> None:
     from hetplanner.cost.tables import CostTables
 
@@ -214,7 +208,7 @@ def _print_stages(plan: Plan) -> None:
     rows = table("Stages", "stage", "ops", *columns, "devices (one a pipeline)", right=("stage", *columns))
     for s, stage in enumerate(plan.stages):
         ops = plan.ops_of(s)
-        devices = " ".join(_named(plan, device) for replica in stage.replicas for device in replica)
+        devices = " ".join(plan.problem.worker_name(device) for replica in stage.replicas for device in replica)
         held = (tables.stage_params(stage.first_op, stage.end_op), tables.stage_trained(stage.first_op, stage.end_op))
         counts = [f"{count:,}" for count in held[: len(columns)]]
         rows.add_row(str(s), f"{ops[0].name} … {ops[-1].name}", *counts, devices)

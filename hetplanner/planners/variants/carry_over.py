@@ -12,7 +12,7 @@ from hetplanner.errors import Infeasible
 from hetplanner.plan.model import Plan, Provenance, Stage
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.layout import apportion, proportional_cut
-from hetplanner.planners.variants.derive import no_deeper_than_fits
+from hetplanner.planners.variants.depths import no_deeper_than_fits
 
 CARRIED = "carried-over"
 """The planner in the provenance of such a plan."""

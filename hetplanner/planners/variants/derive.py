@@ -13,11 +13,11 @@ import numpy as np
 from pydantic import Field
 
 from hetplanner.codecs.spec import Codec, CodecName
-from hetplanner.cost.estimate import CostModel
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan, Provenance, ScheduleName
 from hetplanner.plan.problem import Constraints
-from hetplanner.planners.layout import apportion, greatest_depth, package_version
+from hetplanner.planners.layout import apportion, package_version
+from hetplanner.planners.variants.depths import no_deeper_than_fits
 from hetplanner.planners.variants.schedules import interleave
 from hetplanner.planners.variants.whatif import ChangeCodec, Changes, evaluate_changes
 from hetplanner.schema import Noun, checked
@@ -146,28 +146,6 @@ def _with_depths(plan: Plan, depths: tuple[int, ...]) -> Plan:
         )
     each = depths * len(plan.stages) if len(depths) == 1 else depths
     return plan.replace(stages=tuple(s.replace(in_flight=d) for s, d in zip(plan.stages, each, strict=True)))
-
-
-def no_deeper_than_fits(plan: Plan) -> Plan:
-    """Depths that were not asked for follow the room there is; at least one micro-batch is left."""
-    if plan.is_interleaved or plan.schedule == "gpipe":
-        return plan  # the search for interleaved depths has seen to it; GPipe holds everything
-    most = max_depths(plan)
-    stages = (s.replace(in_flight=max(1, min(s.in_flight, n))) for s, n in zip(plan.stages, most, strict=True))
-    return plan.replace(stages=tuple(stages))
-
-
-def max_depths(plan: Plan) -> list[int]:
-    """Micro-batches in flight that the devices of each stage have room for; 0 where not even one fits."""
-    model, index = CostModel.of(plan.problem), plan.problem.cluster.device_index
-    memory_D = model.tables.devices.memory_bytes_D
-    return [
-        greatest_depth(
-            model, stage.first_op, stage.end_op,
-            min(float(memory_D[index(device)]) for replica in stage.replicas for device in replica), stage.recompute,
-        )
-        for stage in plan.stages
-    ]  # fmt: skip
 
 
 def _codec_changes(plan: Plan, wanted: Derivation) -> tuple[ChangeCodec, ...]:

@@ -1,7 +1,7 @@
 """What if: a plan under a few changes, at once and without a search.
 
-A device is dropped, a link becomes faster or slower, messages travel otherwise. The plan keeps all it can: only the
-place of a dropped device has to be filled, by the best of the ways tried.
+A device is dropped, a link becomes faster or slower, messages travel otherwise, more or fewer devices of a host share
+layers. The plan keeps all it can: only the place of a dropped device has to be filled, by the best of the ways tried.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from hetplanner.plan.model import LinkCodec, Plan, Provenance, Route
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.choices.codec import step_seconds_of
 from hetplanner.planners.layout import apportion
+from hetplanner.planners.variants.regroup import regroup, with_degree, workers_text
 from hetplanner.schema import BytesPerSecond, Name, Noun, Seconds, checked
+from hetplanner.workload.tensor_degrees import TensorDegree
 
 Pair = tuple[Name, Name]
 WHEN = "what if"
@@ -73,7 +75,14 @@ class ChangeCodec(Noun):
         return self
 
 
-Change = Annotated[DropDevice | ChangeLink | ChangeCodec, Field(discriminator="do")]
+class ChangeDegree(Noun):
+    """So many devices of a host share layers, in all hosts that have as many of a kind; 1: each serves alone."""
+
+    do: Literal["degree"] = "degree"
+    degree: TensorDegree
+
+
+Change = Annotated[DropDevice | ChangeLink | ChangeCodec | ChangeDegree, Field(discriminator="do")]
 
 
 class Changes(Noun):
@@ -98,7 +107,7 @@ class WhatIf:
 
     Attributes:
         plan: the changed plan, of the changed problem, with its estimate.
-        notes: what was done about dropped devices, in words.
+        notes: what was done about dropped devices and groups, in words.
     """
 
     plan: Plan
@@ -131,6 +140,9 @@ def evaluate_changes(plan: Plan, changes: Changes) -> WhatIf:
         if isinstance(change, DropDevice):
             plan, note = _without_device(plan, change.device, problem)
             notes.append(note)
+        elif isinstance(change, ChangeDegree):
+            plan = regroup(plan, problem)
+            notes.append(_served_text(plan))
         else:
             plan = plan.replace(problem=problem)
             if isinstance(change, ChangeCodec):
@@ -150,11 +162,13 @@ def changed_problem(problem: Problem, changes: Changes) -> Problem:
     return problem
 
 
-def _changed(problem: Problem, change: DropDevice | ChangeLink | ChangeCodec) -> Problem:
+def _changed(problem: Problem, change: DropDevice | ChangeLink | ChangeCodec | ChangeDegree) -> Problem:
     if isinstance(change, DropDevice):
         return _excluding(problem, change.device)
     if isinstance(change, ChangeLink):
         return problem.replace(cluster=_with_link(problem.cluster, change))
+    if isinstance(change, ChangeDegree):
+        return with_degree(problem, change.degree)
     wanted, codec = problem.constraints, change.codec
     if codec.name not in wanted.codecs and not (codec.name == "topk" and "adatopk" in wanted.codecs):
         wanted = wanted.replace(codecs=(*wanted.codecs, codec.name))
@@ -162,11 +176,15 @@ def _changed(problem: Problem, change: DropDevice | ChangeLink | ChangeCodec) ->
 
 
 def _excluding(problem: Problem, device: str) -> Problem:
-    """Without a device; a number of replicas that the others cannot fill is left to the planner."""
+    """Without a device, and without its group, whose other devices serve alone; a number of replicas that the others
+    cannot fill is left to the planner.
+    """
     if device not in problem.usable_devices:
         raise InvalidInput(f"what if: {device!r:.60} is no usable device of {problem.cluster.name:.60}")
     if len(problem.usable_devices) == 1:
         raise InvalidInput(f"what if: {device!r:.60} is the last usable device; keep it")
+    if problem.groups is not None:
+        problem = problem.replace(groups=tuple(group for group in problem.groups if group.leader != device))
     wanted = problem.constraints
     stages, replicas, left = wanted.stages, wanted.replicas, len(problem.usable_devices) - 1
     if stages and replicas and stages * replicas > left:
@@ -236,6 +254,15 @@ def _hops(plan: Plan) -> Iterator[tuple[str, str]]:
     """Devices that send each other messages, every pair once."""
     paths = ([plan.stages[s].replicas[r][0] for s, r in enumerate(route.replicas)] for route in plan.routes)
     return iter(dict.fromkeys(hop for path in paths for hop in pairwise(path)))
+
+
+def _served_text(plan: Plan) -> str:
+    """Of a plan on other groups: what serves its stages."""
+    replicas = sorted({len(stage.replicas) for stage in plan.stages})
+    each = "to ".join(f"{n} " for n in dict.fromkeys((replicas[0], replicas[-1])))
+    plural = ("" if len(plan.stages) == 1 else "s", "" if replicas[-1] == 1 else "s")
+    served = f"{len(plan.stages)} stage{plural[0]} with {each}replica{plural[1]} each"
+    return f"{workers_text(plan.ranks, plan.problem)}: {served}; their places were not searched"
 
 
 # -- a dropped device -----------------------------------------------------------------------------

@@ -30,7 +30,8 @@ from hetplanner.planners.search.moments import Moment
 from hetplanner.planners.search.tried import TriedShape
 from hetplanner.planners.variants.attribution import divide_gain
 from hetplanner.planners.variants.carry_over import carry_over
-from hetplanner.planners.variants.derive import Derivation, derive_plan, derived_to_data, max_depths
+from hetplanner.planners.variants.depths import max_depths
+from hetplanner.planners.variants.derive import Derivation, derive_plan, derived_to_data
 from hetplanner.planners.variants.whatif import Changes, evaluate_changes
 from hetplanner.schema import checked
 from hetplanner.simulator.replay import replay_step

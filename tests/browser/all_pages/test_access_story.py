@@ -6,6 +6,7 @@ from pathlib import Path
 import holoviews as hv
 import pytest
 from bokeh.embed import file_html
+from bokeh.plotting import figure
 from bokeh.resources import INLINE
 from playwright.sync_api import Browser, Page, expect
 
@@ -108,7 +109,7 @@ def hostile_plots() -> list:
         plots.convergence([], {IMG: plan, SVG: plan}),
         plots.dag(plan.problem.workload),
     )
-    return [hv.render(plot, backend="bokeh") for plot in plots_of]
+    return [plot if isinstance(plot, figure) else hv.render(plot, backend="bokeh") for plot in plots_of]
 
 
 def look_at_plots_and_report(run_id: str, home: Path, folder: Path, browser: Browser) -> None:

@@ -170,6 +170,7 @@ PYTHON_USERS = {
     "plots.memory": lambda plan: hp.plots.memory(plan),
     "plots.memory_over_time": lambda plan: hp.plots.memory_over_time(plan),
     "plots.stage_times": lambda plan: hp.plots.stage_times(plan),
+    "plots.step_gantt": lambda plan: hp.plots.step_gantt(plan),
     "plots.link_use": lambda plan: hp.plots.link_use(plan),
     "plots.dag": lambda plan: hp.plots.dag(plan.problem.workload, plan),
 }

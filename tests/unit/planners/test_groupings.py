@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from hetplanner.cluster.model import Cluster
 from hetplanner.cost.bounds.lower_bounds import bound_step
 from hetplanner.cost.compute.sources import compute_sources
 from hetplanner.cost.compute.tensor import exchange_seconds, repeated_bytes
@@ -26,24 +25,8 @@ from hetplanner.schema import checked
 from hetplanner.simulator.simulation import summarise_plan
 from hetplanner.workload.presets import preset
 from tests.support.plans.factories import chain_plan
+from tests.support.plans.grouped import GPT, hosts
 from tests.support.plans.profiles import made_profile
-
-GPT = preset("gpt2", global_batch=32, micro_batch=2, dtype="float16")
-
-
-def hosts(*counts: tuple[str, int], link: str = "200 Gbit/s", between: str = "1 Gbit/s") -> Cluster:
-    """One site with hosts of so many devices of a kind."""
-    made = [(f"h{i}", kind, count) for i, (kind, count) in enumerate(counts)]
-    data = {
-        "name": "hosts",
-        "sites": [{"name": "here", "latitude": 0, "longitude": 0}],
-        "hosts": [{"id": h, "site": "here"} for h, _, _ in made],
-        "devices": [{"id": f"{h}-{k}", "kind": kind, "host": h} for h, kind, count in made for k in range(count)],
-        "site_links": [{"from": "here", "to": "here", "latency": "1 ms", "bandwidth": between}],
-        "host_links": [{"host": h, "latency": "10 us", "bandwidth": link} for h, _, count in made if count > 1],
-    }
-    return checked(Cluster, data, "hosts", from_file=True)
-
 
 TWO = hosts(("T4", 4), ("T4", 4))
 MIXED = hosts(("T4", 4), ("A100-40", 2), ("T4", 4), ("V100-16", 1))

@@ -1,6 +1,7 @@
 """Columns of the plots: exact values from small clusters, plans and traces."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from hetplanner.plan.trace import Span, Trace
 from hetplanner.plots import coastline, theme
 from hetplanner.plots.data import curves
 from hetplanner.plots.data.maps import labels, links, maps
-from hetplanner.plots.data.search import costs, grid
+from hetplanner.plots.data.search import costs, grid, memory
 from hetplanner.plots.data.steps import spans
 from hetplanner.schema import checked
 from tests.support.plans.factories import chain_plan, small_cluster
+from tests.support.plans.grouped import grouped_plan
 
 
 def two_sites(devices: tuple[int, int] = (2, 1)) -> Cluster:
@@ -216,6 +218,16 @@ def test_colour_limits_always_leave_a_scale(values: list[float], limits: tuple[f
     assert links.colour_limits(np.array(values)) == pytest.approx(limits)
 
 
+def test_groups_are_named_at_their_site_and_by_their_stages() -> None:
+    plan = grouped_plan(2)
+    columns = maps.site_columns(plan.problem.cluster, groups=plan.problem.groups)
+    assert columns["label"] == ["here · 8 (×2)"]
+    assert columns["kinds"] == ["8 × T4 in groups of 2"]
+    some = maps.site_columns(plan.problem.cluster, groups=plan.problem.groups[:2])
+    assert some["kinds"] == ["4 × T4 in groups of 2, 4 × T4"]
+    assert maps.stages_at_sites(plan) == [{0: ["h0-0(×2)", "h0-2(×2)"], 1: ["h1-0(×2)", "h1-2(×2)"]}]
+
+
 # -- grid, memory, costs ----------------------------------------------------------------------------
 
 
@@ -236,24 +248,36 @@ def test_grid_has_a_row_for_every_replica() -> None:
 def test_grid_and_memory_read_the_estimate() -> None:
     plan = chain_plan([16], [3]).replace(estimate=estimate(devices=(("d1", 2**30, 2**31), ("d0", 2**29, 2**31))))
     assert grid.grid_columns(plan)["memory"] == ["537 MB of 2.15 GB", "1.07 GB of 2.15 GB"]
-    memory = grid.memory_columns(plan)
-    assert memory["device"] == ["d0", "d1"], "in rank order"
-    assert memory["peak_gb"] == [0.536870912, 1.073741824]
-    assert memory["share"] == [0.25, 0.5]
-    assert memory["stage"] == [0, 1]
-    assert memory["free"] == ["1.61 GB", "1.07 GB"]
+    columns = memory.memory_columns(plan)
+    assert columns["device"] == ["d0", "d1"], "in rank order"
+    assert columns["limit"] == ["2.15 GB"] * 2
+    assert columns["stage"] == [0, 1]
+
+
+@pytest.mark.parametrize("degree", [1, 2, 4])
+def test_memory_bars_stand_on_each_other_up_to_the_peak(degree: int) -> None:
+    plan = grouped_plan(degree)
+    columns = memory.memory_columns(plan)
+    ends = [memory.part_names(part) for part in memory.PARTS]
+    assert columns[ends[0][0]] == pytest.approx([0.0] * len(plan.ranks))
+    for (_, top, _), (bottom, _, _) in pairwise(ends):
+        assert columns[bottom] == pytest.approx(columns[top])
+    assert columns[ends[-1][1]] == pytest.approx(columns["peak_gb"])
+    assert columns["peak_gb"] == pytest.approx([e.peak_bytes / 1e9 for e in plan.estimate.devices])
+    assert columns["share"] == pytest.approx([e.peak_bytes / e.limit_bytes for e in plan.estimate.devices])
+    assert set(columns["kind"]) == {"T4" if degree == 1 else f"{degree} × T4"}
 
 
 def test_memory_is_empty_without_an_estimate() -> None:
-    assert set(map(len, grid.memory_columns(chain_plan([16], [3])).values())) == {0}
+    assert set(map(len, memory.memory_columns(chain_plan([16], [3])).values())) == {0}
 
 
 def test_of_many_devices_the_fullest_are_shown_and_that_is_said() -> None:
     shares = [0.1, 0.9, 0.5, 0.7]
     columns = {"rank": [0, 1, 2, 3], "device": ["a", "b", "c", "d"], "share": shares}
-    shown, words = grid.fullest(columns, most=4)
+    shown, words = memory.fullest(columns, most=4)
     assert (shown, words) == (columns | {"x": [0.0, 1.0, 2.0, 3.0]}, "")
-    shown, words = grid.fullest(columns, most=2)
+    shown, words = memory.fullest(columns, most=2)
     assert shown == {"rank": [1, 3], "device": ["b", "d"], "share": [0.9, 0.7], "x": [0.0, 1.0]}
     assert words == "the 2 fullest of 4 devices, fullest first"
 

@@ -37,6 +37,7 @@ from hetplanner.simulator.terms import StepTerms
 from hetplanner.simulator.timing import simulate_spread
 from tests.support.models.dags import cut_plan, random_dag
 from tests.support.plans.factories import chain_plan, small_cluster
+from tests.support.plans.grouped import grouped_plan
 from tests.support.processes.patience import HANG_S
 from tests.support.runs.fake_ranks import phase, step_record, write
 
@@ -128,6 +129,7 @@ CALLS = {
     "how links are known": lambda: plots.heatmap(small_cluster(3), "known"),
     "allocation": lambda: plots.allocation(PLAN),
     "allocation in one place": lambda: plots.allocation(chain_plan([16], [])),
+    "allocation of groups": lambda: plots.allocation(grouped_plan(2)),
     "grid": lambda: plots.allocation_grid(ESTIMATED),
     "convergence": lambda: plots.convergence(RESULT),
     "events under way": lambda: plots.convergence(RESULT.events),
@@ -149,7 +151,6 @@ CALLS = {
     "losses over seconds": lambda: plots.losses({"dense": RUN}, over="seconds"),
     "step times": lambda: plots.step_times(RUN),
     "no step times": lambda: plots.step_times(EMPTY_RUN),
-    "memory": lambda: plots.memory(ESTIMATED),
     "dag": lambda: plots.dag(PLAN.problem.workload),
     "dag of a plan with skips and ties": lambda: plots.dag(CAPTURED),
     "grid of a captured plan": lambda: plots.allocation_grid(CAPTURED),
@@ -166,8 +167,12 @@ PAGE_CALLS: dict[str, Any] = {
     "accuracy": lambda: plots.accuracy(RUN),
     "tokens of experts": lambda: plots.tokens_of_experts(RUN),
     "no experts": lambda: plots.tokens_of_experts(EMPTY_RUN),
+    "step gantt": lambda: plots.step_gantt(PLAN),
+    "step gantt of a pipeline of groups": lambda: plots.step_gantt(grouped_plan(2), pipeline=0),
+    "memory of groups": lambda: plots.memory(grouped_plan(2)),
     "link use": lambda: plots.link_use(PLAN),
     "stage times": lambda: plots.stage_times(ESTIMATED),
+    "memory": lambda: plots.memory(ESTIMATED),
     "memory over time": lambda: plots.memory_over_time(PLAN),
     "memory of a pipeline": lambda: plots.memory_over_time(PLAN, pipeline=0),
 }

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hetplanner.cost.estimate import estimate_plan
+from hetplanner.plots.data.steps import replays
 from hetplanner.plots.data.steps.replays import (
     gantt_columns,
     joined_spans,
@@ -17,6 +18,7 @@ from hetplanner.plots.live import LinkLoads, MemoryCurves, StageShares, StepGant
 from hetplanner.simulator.replay import replay_step
 from hetplanner.simulator.spans import KINDS
 from tests.support.plans.factories import chain_plan, tiny_workload
+from tests.support.plans.grouped import grouped_plan
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +37,49 @@ def test_rows_go_stage_by_stage_or_along_one_pipeline(plan):
     assert every.ranks == (0, 1, 2, 3, 4, 5)
     assert every.labels[2] == "1 · d2"
     assert rows_of(plan, 1).ranks == (1, 3, 5)
+
+
+@pytest.mark.parametrize(("degree", "pipeline", "lanes"), [(2, None, 8), (4, None, 8), (2, 1, 4), (1, None, 8)])
+def test_a_group_has_a_lane_for_each_member_which_compute_at_the_same_time(degree, pipeline, lanes):
+    plan = grouped_plan(degree)
+    rows = rows_of(plan, pipeline)
+    assert len(rows.ranks) == lanes
+    assert rows.labels[:2] == (("0 · h0-2", "0 · h0-3") if pipeline else ("0 · h0-0", "0 · h0-1"))
+    step = replay_step(plan)
+    columns, joined = gantt_columns(step, plan, rows)
+    assert not joined
+    shown = set(rows.ranks)
+    for kind, each in (("forward", degree), ("backward", degree), ("step", degree), ("send", 1), ("reduce", 1)):
+        spans = step.spans.take((step.spans.kind_J == KINDS.index(kind)) & (step.spans.end_s_J > step.spans.start_s_J))
+        assert len(columns[kind]["y"]) == each * sum(rank in shown for rank in spans.rank_J.tolist()), kind
+    forward = sorted(zip(np.round(columns["forward"]["y"]).tolist(), columns["forward"]["left"], strict=True))
+    by_row = {row: [left for y, left in forward if y == -row] for row in range(lanes)}
+    assert all(by_row[first] == by_row[first + m] for first in range(0, lanes, degree) for m in range(degree))
+
+
+def test_lanes_without_room_for_their_labels_are_one_row_a_group(monkeypatch):
+    plan = grouped_plan(4)
+    monkeypatch.setattr(replays, "MOST_LANES", 7)
+    rows = rows_of(plan)
+    assert rows.labels == ("0 · h0-0(×4)", "1 · h1-0(×4)")
+    columns, _ = gantt_columns(replay_step(plan), plan, rows)
+    assert len(columns["forward"]["y"]) == 2 * 16
+    assert rank_labels(plan)[1] == "1 · h1-0(×4)"
+
+
+def test_spans_are_joined_so_that_lanes_have_no_more_bars_than_can_be_drawn():
+    plan = grouped_plan(4)
+    columns, joined = gantt_columns(replay_step(plan), plan, rows_of(plan), max_spans=120)
+    assert joined
+    assert sum(len(c["y"]) for c in columns.values()) <= 120
+
+
+def test_the_lanes_of_a_group_are_one_block():
+    gantt = StepGantt()
+    plan = grouped_plan(4)
+    gantt.show(plan, replay_step(plan))
+    assert gantt.idle_source.data["y"] == [-1.5, -5.5]
+    assert gantt.idle_source.data["height"] == [3.86, 3.86]
 
 
 def test_every_span_is_a_bar_in_its_ranks_row(plan, replay):

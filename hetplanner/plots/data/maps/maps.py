@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hetplanner.cluster.model import Cluster
+from hetplanner.plan.groups import WorkerGroup
 from hetplanner.plan.model import Plan
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plots.coastline import WORLD_WIDTH_M, mercator
@@ -29,29 +30,48 @@ def listed(names: Sequence[str], limit: int = MAX_NAMES) -> str:
     return ", ".join(names[:limit]) + (f" … and {more} more" if more > 0 else "")
 
 
-def site_columns(cluster: Cluster, excluded: Collection[str] = ()) -> Columns:
+def site_columns(cluster: Cluster, excluded: Collection[str] = (), groups: Collection[WorkerGroup] = ()) -> Columns:
     """One row for every site: x, y (Mercator metres), name, label (with its count), count, size (pixels),
-    colour, kinds, devices. With devices excluded the count is '6 of 8'.
+    colour, kinds, devices. With devices excluded the count is '6 of 8', with worker groups '8 (×2)' and the kinds are
+    '8 × T4 in groups of 2'.
     """
     x_S, y_S = mercator([s.longitude for s in cluster.sites], [s.latitude for s in cluster.sites])
     members: list[list[int]] = [[] for _ in cluster.sites]
     for device, site in enumerate(cluster.site_index_D):
         members[site].append(device)
     left_out = set(excluded)
-    kinds = [Counter(cluster.devices[d].kind for d in group) for group in members]
+    degree_of = {device: group.degree for group in groups for device in group.devices}
+    degree_D = [degree_of.get(device, 1) for device in cluster.device_ids]
+    kinds = [Counter((cluster.devices[d].kind, degree_D[d]) for d in group) for group in members]
     used = [sum(cluster.device_ids[d] not in left_out for d in group) for group in members]
     counts = [f"{n} of {len(g)}" if n < len(g) else f"{n}" for n, g in zip(used, members, strict=True)]
     return {
         "x": x_S.tolist(),
         "y": y_S.tolist(),
         "name": [site.name for site in cluster.sites],
-        "label": [f"{site.name} · {text}" for site, text in zip(cluster.sites, counts, strict=True)],
+        "label": [
+            f"{site.name} · {text}{_degrees_text({degree_D[d] for d in group})}"
+            for site, text, group in zip(cluster.sites, counts, members, strict=True)
+        ],
         "count": [len(group) for group in members],
         "size": [marker_size(len(group)) for group in members],
         "colour": [site_colour(i) for i in range(len(members))],
-        "kinds": [", ".join(f"{n} × {kind}" for kind, n in kind_counts.items()) or "none" for kind_counts in kinds],
+        "kinds": [
+            ", ".join(f"{n} × {kind}{_groups_text(degree)}" for (kind, degree), n in counts_here.items()) or "none"
+            for counts_here in kinds
+        ],
         "devices": [listed([cluster.devices[d].id for d in group]) for group in members],
     }
+
+
+def _degrees_text(degrees: set[int]) -> str:
+    """' (×2, ×4)': sizes of the groups at a site; '' where every device serves alone."""
+    several = sorted(degrees - {1})
+    return f" ({', '.join(f'×{degree}' for degree in several)})" if several else ""
+
+
+def _groups_text(degree: int) -> str:
+    return f" in groups of {degree}" if degree > 1 else ""
 
 
 MAX_KINDS = 3
@@ -173,7 +193,7 @@ def arc_columns(plan: Plan) -> Columns:
             "width": round(0.8 + 2.2 * float(np.sqrt(num_bytes / most)), 2),
             "bytes": num_bytes,
             "route": f"route {route}, stage {stage} → {stage + 1}",
-            "link": f"{a} → {b}",
+            "link": f"{plan.problem.worker_name(a)} → {plan.problem.worker_name(b)}",
             "traffic": short_bytes(num_bytes),
             "latency": short_seconds(link.latency),
             "bandwidth": short_rate(link.bandwidth),
@@ -228,13 +248,15 @@ def shared_columns(plan: Plan) -> Columns:
 
 
 def stages_at_sites(plan: Plan) -> list[dict[int, list[str]]]:
-    """For every site of the plan's cluster: stage -> ids of the devices that hold it there."""
+    """For every site of the plan's cluster: stage -> names of the devices or groups that hold it there."""
     cluster = plan.problem.cluster
     at: list[dict[int, list[str]]] = [{} for _ in cluster.sites]
     for s, stage in enumerate(plan.stages):
         for replica in stage.replicas:
             for device in replica:
-                at[int(cluster.site_index_D[cluster.device_index(device)])].setdefault(s, []).append(device)
+                at[int(cluster.site_index_D[cluster.device_index(device)])].setdefault(s, []).append(
+                    plan.problem.worker_name(device)
+                )
     return at
 
 

@@ -1,4 +1,4 @@
-"""A plan as a grid of stages and replicas, and its memory per device."""
+"""A plan as a grid of stages and replicas."""
 
 from collections import Counter
 from typing import Any
@@ -89,7 +89,7 @@ def grid_columns(plan: Plan, *, id_chars: int = 14) -> Columns:
         params = tables.stage_params(stage.first_op, stage.end_op)
         for r, replica in enumerate(stage.replicas):
             device = cluster.devices[cluster.device_index(replica[0])]
-            site, kind = cluster.site_of(device.id).name, _kind_text(plan, device.id)
+            site, kind = cluster.site_of(device.id).name, kind_text(plan, device.id)
             expected = estimates.get(device.id)
             rows.append(
                 {
@@ -117,60 +117,8 @@ def grid_columns(plan: Plan, *, id_chars: int = 14) -> Columns:
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-def _kind_text(plan: Plan, device: str) -> str:
+def kind_text(plan: Plan, device: str) -> str:
     """A device's kind; of one that leads a group with how many there are."""
     cluster, degree = plan.problem.cluster, plan.problem.degree_of(device)
     kind = cluster.devices[cluster.device_index(device)].kind
     return kind if degree == 1 else f"{degree} × {kind}"
-
-
-def _stages_of(plan: Plan, rank: int) -> int | str:
-    """The stage of a rank, or the stages that it serves in turn."""
-    stages = [s for s, _ in plan.places_of_rank[rank]]
-    return stages[0] if len(stages) == 1 else ", ".join(map(str, stages))
-
-
-def memory_columns(plan: Plan) -> Columns:
-    """One row for every device of the estimate, in rank order; empty without an estimate.
-
-    Columns: rank, device, kind, stage, peak_gb, limit_gb, share, peak, limit, free.
-    """
-    names = ("rank", "device", "kind", "stage", "peak_gb", "limit_gb", "share", "peak", "limit", "free")
-    columns: Columns = {name: [] for name in names}
-    for e in sorted(plan.estimate.devices if plan.estimate else (), key=lambda e: plan.rank_of(e.device)):
-        rank = plan.rank_of(e.device)
-        values = (
-            rank,
-            e.device,
-            _kind_text(plan, e.device),
-            _stages_of(plan, rank),
-            e.peak_bytes / 1e9,
-            e.limit_bytes / 1e9,
-            e.peak_bytes / e.limit_bytes if e.limit_bytes else 0.0,
-            short_bytes(e.peak_bytes),
-            short_bytes(e.limit_bytes),
-            short_bytes(e.limit_bytes - e.peak_bytes),
-        )
-        for name, value in zip(names, values, strict=True):
-            columns[name].append(value)
-    return columns
-
-
-MOST_BARS = 64
-"""Devices of which each has a bar that can be told from the next."""
-
-
-def fullest(columns: Columns, most: int = MOST_BARS) -> tuple[Columns, str]:
-    """Rows of `memory_columns` that a figure has room for, with their places as column `x`.
-
-    Returns:
-        All rows in rank order, or the `most` fullest, fullest first; and what is shown, in words: '' for all.
-    """
-    count = len(columns["rank"])
-    rows = list(range(count))
-    words = ""
-    if count > most:
-        rows = sorted(rows, key=lambda row: -columns["share"][row])[:most]
-        words = f"the {most} fullest of {count:,} devices, fullest first"
-    kept = {name: [values[row] for row in rows] for name, values in columns.items()}
-    return kept | {"x": [float(i) for i in range(len(rows))]}, words

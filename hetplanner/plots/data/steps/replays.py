@@ -1,8 +1,9 @@
 """One simulated step as columns: Gantt rows, where each stage's time goes, the busiest links, memory over time.
 
-Legend of array suffixes: as in `hetplanner.simulator.replay`.
+Legend of array suffixes: as in `hetplanner.simulator.replay`; M lanes of a rank, Q bars.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +22,12 @@ from hetplanner.units import short_bytes, short_seconds
 
 Columns = dict[str, Any]
 
-MOST_ROWS = 96
-"""Rows of a Gantt chart; more ranks than that are shown pipeline by pipeline."""
+MOST_LANES = 24
+"""Rows of a Gantt chart that have room for a label each; with more, a worker group has one row instead of its lanes."""
+SHARED_KINDS = ("forward", "backward", "step")
+"""What all members of a group do at the same time; the first one sends, receives and reduces for them."""
+MEMBER_HEIGHT = 0.5
+"""Of the bars of the other members, which have their lanes to themselves."""
 MOST_LINKS = 14
 LOAD_COLOURS = {"activation": "#EE6677", "gradient": "#FFAABB", "reduction": TERM_COLOURS["data_parallel"]}
 """A transfer has the hue of `pipeline`, a reduction that of `data_parallel`, as in the Gantt chart."""
@@ -30,14 +35,25 @@ LOAD_COLOURS = {"activation": "#EE6677", "gradient": "#FFAABB", "reduction": TER
 
 @dataclass(frozen=True)
 class Rows:
-    """Ranks in the rows of a chart, the first on top, with their labels."""
+    """Rows of a chart, the first on top: the rank and the label of each.
+
+    The rank of a worker group may have several rows next to each other: a lane for each member.
+    """
 
     ranks: tuple[int, ...]
     labels: tuple[str, ...]
 
+    @property
+    def lanes(self) -> dict[int, int]:
+        """How many rows each rank has, in the order of the rows."""
+        return dict(Counter(self.ranks))
+
 
 def rows_of(plan: Plan, pipeline: int | None = None) -> Rows:
-    """The ranks of one route in its order, or (None) all of them, stage by stage; a rank once."""
+    """The ranks of one route in its order, or (None) all of them, stage by stage; a rank once, with its members' lanes.
+
+    Where these are more than `MOST_LANES`, a rank has one row.
+    """
     if pipeline is not None:
         replicas = plan.routes[pipeline].replicas
         found = dict.fromkeys(plan.rank_at(s, r) for s, r in enumerate(replicas))
@@ -45,8 +61,10 @@ def rows_of(plan: Plan, pipeline: int | None = None) -> Rows:
         found = dict.fromkeys(
             plan.rank_at(s, r) for s, stage in enumerate(plan.stages) for r in range(len(stage.replicas))
         )
-    labels = (f"{stages_text(plan, rank)} · {plan.ranks[rank]}" for rank in found)
-    return Rows(tuple(found), tuple(labels))
+    lanes = [(rank, device) for rank in found for device in plan.problem.members_of(plan.ranks[rank])]
+    if len(lanes) > MOST_LANES:
+        lanes = [(rank, plan.problem.worker_name(plan.ranks[rank])) for rank in found]
+    return Rows(tuple(rank for rank, _ in lanes), tuple(f"{stages_text(plan, rank)} · {name}" for rank, name in lanes))
 
 
 def stages_text(plan: Plan, rank: int) -> str:
@@ -62,6 +80,8 @@ def gantt_columns(
 ) -> tuple[dict[str, Columns], bool]:
     """For every kind of span the columns of its bars; row i is at y = -i. And whether neighbours were joined.
 
+    What all members of a group do together has a bar in each of their lanes.
+
     `rank` and `peer` are places in `rank_labels` (peer -1: none), `role` in `ROLES`; micro-batch -1: of several.
 
     Args:
@@ -71,23 +91,28 @@ def gantt_columns(
         window_s: only what lies in this part of the step.
         max_spans: bars at most; beyond, neighbours of one rank and kind are joined, the closest first.
     """
-    row_of_rank = np.full(len(plan.ranks), -1)
-    row_of_rank[list(rows.ranks)] = np.arange(len(rows.ranks))
+    lanes = rows.lanes
+    row_NM = np.full((len(plan.ranks), max(lanes.values(), default=1)), -1)
+    first = 0
+    for rank, count in lanes.items():
+        row_NM[rank, :count] = np.arange(first, first + count)
+        first += count
     spans = replay.spans
-    shown = (row_of_rank[spans.rank_J] >= 0) & (spans.end_s_J > spans.start_s_J)
+    shown = (row_NM[spans.rank_J, 0] >= 0) & (spans.end_s_J > spans.start_s_J)
     if window_s is not None:
         shown &= (spans.end_s_J >= window_s[0]) & (spans.start_s_J <= window_s[1])
     spans = spans.take(shown)
-    merged = len(spans) > max_spans
+    most = max_spans * len(lanes) // max(len(rows.ranks), 1)  # a span has a bar in each lane
+    merged = len(spans) > most
     if merged:
-        spans = joined_spans(spans, max_spans)
-    columns = {kind: _bars(spans.take(spans.kind_J == k), kind, row_of_rank) for k, kind in enumerate(KINDS)}
+        spans = joined_spans(spans, most)
+    columns = {kind: _bars(spans.take(spans.kind_J == k), kind, row_NM) for k, kind in enumerate(KINDS)}
     return columns, merged
 
 
 def rank_labels(plan: Plan) -> list[str]:
     """What ranks are called, in their order."""
-    return [f"{rank} · {device}" for rank, device in enumerate(plan.ranks)]
+    return [f"{rank} · {plan.problem.worker_name(device)}" for rank, device in enumerate(plan.ranks)]
 
 
 def joined_spans(spans: SpanTable, most: int) -> SpanTable:
@@ -117,13 +142,17 @@ def joined_spans(spans: SpanTable, most: int) -> SpanTable:
     )
 
 
-def _bars(spans: SpanTable, kind: str, row_of_rank: np.ndarray) -> Columns:
+def _bars(spans: SpanTable, kind: str, row_NM: np.ndarray) -> Columns:
+    """Bars of one kind of spans. `row_NM`: rows of each rank's lanes, -1 where it has fewer."""
     offset, height = LANES.get(kind, COMPUTE_LANE)
+    row_JM = row_NM[spans.rank_J] if kind in SHARED_KINDS else row_NM[spans.rank_J, :1]
+    span_Q, lane_Q = np.nonzero(row_JM >= 0)
+    spans, row_Q, is_first_Q = spans.take(span_Q), row_JM[span_Q, lane_Q], lane_Q == 0
     return {
         "left": spans.start_s_J,
         "right": spans.end_s_J,
-        "y": offset - row_of_rank[spans.rank_J].astype(np.float64),
-        "height": np.full(len(spans), height),
+        "y": np.where(is_first_Q, offset, 0.0) - row_Q,
+        "height": np.where(is_first_Q, height, MEMBER_HEIGHT),
         "milliseconds": (spans.end_s_J - spans.start_s_J) * 1e3,
         "bytes": spans.bytes_J.astype(np.float64),
         "rank": spans.rank_J.astype(np.int32),
@@ -255,7 +284,8 @@ def memory_lines(replay: Replay, plan: Plan, pipeline: int | None = None) -> Col
         columns["ys"].append(np.repeat(share_NB[rank], 2))
         columns["colour"].append(line_colour(s))
         columns["label"].append(f"stage {s}")
-        columns["words"].append(f"{plan.ranks[rank]}: peak {short_bytes(peak)} of {short_bytes(float(limit_N[rank]))}")
+        name = plan.problem.worker_name(plan.ranks[rank])
+        columns["words"].append(f"{name}: peak {short_bytes(peak)} of {short_bytes(float(limit_N[rank]))}")
     return columns
 
 

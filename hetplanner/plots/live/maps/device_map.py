@@ -43,6 +43,7 @@ from hetplanner.plots.live.base import FONT, TEXT_FONT, LiveFigure, empty_source
 from hetplanner.plots.theme import TERM_COLOURS, Look
 
 KEY = "arcs: routes, width by bytes · dotted: gradient exchange · numbers: stages"
+GROUPS_KEY = "arcs: routes · dotted: gradient exchange · numbers: stages · ×: size of groups"
 DEFAULT_WIDTH_PX = 720.0
 MAX_BADGES = 8
 """Badges at a site before '+n'."""
@@ -208,7 +209,7 @@ class DeviceMap(LiveFigure):
             self._say("choose a cluster to see its sites")
             return
         self._say("")
-        sites = site_columns(shown)
+        sites = site_columns(shown, groups=(plan.problem.groups or ()) if plan else ())
         west, east, south, north = view_box(sites["x"], sites["y"])
         # Arcs bow to the north: leave them room.
         self._look_at((west, east, south, north + 0.08 * (east - west)))
@@ -218,6 +219,7 @@ class DeviceMap(LiveFigure):
 
     def _show_traffic(self, plan: Plan | None) -> None:
         self._key.visible = plan is not None
+        self._key.text = GROUPS_KEY if plan is not None and plan.problem.groups else KEY
         put(self.arc_source, arc_columns(plan) if plan else {name: [] for name in ARC_NAMES})
         put(self.shared_source, shared_columns(plan) if plan else {name: [] for name in SHARED_NAMES})
 

@@ -1,4 +1,4 @@
-"""One simulated step: a row for every rank, a bar for everything it does."""
+"""One simulated step: a row for every rank, of a worker group a lane for every member, a bar for everything it does."""
 
 import re
 
@@ -25,11 +25,11 @@ class StepGantt(Timeline):
     """Stage by stage; where a step has more spans than can be drawn, neighbours are joined until one zooms in."""
 
     def __init__(self, *, dark: bool = False, height: int = 420, max_spans: int = MAX_SPANS) -> None:
-        self.idle_source = empty_source("y", "right")
+        self.idle_source = empty_source("y", "right", "height")
         self._ranks = CustomJSHover(code=_WORD, args={"words": []})
         super().__init__(dark=dark, height=height, max_spans=max_spans)
         self._idle = self.figure.hbar(
-            y="y", left=0, right="right", height=0.86, source=self.idle_source, line_color=None, level="underlay"
+            y="y", left=0, right="right", height="height", source=self.idle_source, line_color=None, level="underlay"
         )
         self._idle_swatch = self._swatch("#888888")
         assert self._legend is not None
@@ -72,15 +72,14 @@ class StepGantt(Timeline):
             self.joined = False
             for source in self.sources.values():
                 put(source, {name: [] for name in (*NUMBERS, *WORDS)})
-            put(self.idle_source, {"y": [], "right": []})
+            put(self.idle_source, {"y": [], "right": [], "height": []})
             self._label_ranks(())
             self._say("no plan yet: press Search, or upload a plan on the Export page")
             return
         rows = rows_of(plan, pipeline)
         self._ranks.args = {"words": rank_labels(plan)}
         self._shown = plan, replay, rows
-        put(self.idle_source, {"y": [float(-i) for i in range(len(rows.ranks))],
-                               "right": [replay.step_s] * len(rows.ranks)})  # fmt: skip
+        put(self.idle_source, _idle_columns(rows, replay.step_s))
         self._label_rows(rows)
         self._say("")
         self._draw(None)
@@ -120,3 +119,15 @@ class StepGantt(Timeline):
         places = [float(-i) for i in range(0, len(rows.labels), every)]
         self._label_axis(self.figure.yaxis[0], places, [shortened(label, 20) for label in rows.labels[::every]])
         set_range(self.figure.y_range, 0.5 - max(len(rows.labels), 1), 0.5)
+
+
+def _idle_columns(rows: Rows, step_s: float) -> dict[str, list[float]]:
+    """A bar behind the rows of each rank: the lanes of a group are one block."""
+    columns: dict[str, list[float]] = {"y": [], "right": [], "height": []}
+    first = 0
+    for count in rows.lanes.values():
+        columns["y"].append(-(first + (count - 1) / 2))
+        columns["right"].append(step_s)
+        columns["height"].append(count - 0.14)
+        first += count
+    return columns

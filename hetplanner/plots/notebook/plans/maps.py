@@ -1,11 +1,12 @@
 """A cluster, or a plan's allocation, on the world map."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import holoviews as hv
 
 from hetplanner.cluster.model import Cluster
+from hetplanner.plan.groups import WorkerGroup
 from hetplanner.plan.model import Plan
 from hetplanner.plots.coastline import border_lines, land_rings
 from hetplanner.plots.data.maps.labels import LINE_PX, block_size, named_sites, placed_blocks, runs_of
@@ -43,7 +44,7 @@ def allocation(plan: Plan) -> hv.Overlay:
     ]
     arcs = _paths(arc_columns(plan), facts, hover).opts(color="colour", line_width="width", alpha=0.85)
     stages = {i: stages_text(list(at)) for i, at in enumerate(stages_at_sites(plan)) if at}
-    return _map(plan.problem.cluster, [shared, arcs], stages)
+    return _map(plan.problem.cluster, [shared, arcs], stages, plan.problem.groups or ())
 
 
 def stages_text(stages: list[int]) -> str:
@@ -68,8 +69,10 @@ def _world() -> hv.Overlay:
     )
 
 
-def _map(cluster: Cluster, traffic: list[hv.Element], stages: dict[int, str]) -> hv.Overlay:
-    sites = site_columns(cluster)
+def _map(
+    cluster: Cluster, traffic: list[hv.Element], stages: dict[int, str], groups: Sequence[WorkerGroup] = ()
+) -> hv.Overlay:
+    sites = site_columns(cluster, groups=groups)
     west, east, south, north = view_box(sites["x"], sites["y"])
     west, east, south, north = fitted((west, east, south, north + 0.08 * (east - west)), WIDTH, MAP_HEIGHT)
     hover = tooltips(("site", "@name"), ("devices", "@kinds"), ("", "@devices"))

@@ -3,15 +3,16 @@
 from collections.abc import Mapping
 
 import holoviews as hv
+from bokeh.plotting import figure
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.estimate import Estimate
 from hetplanner.plan.model import Plan
 from hetplanner.plan.trace import Trace
 from hetplanner.plots.data.search.costs import COMPARED_TERMS, cost_columns, step_terms, total_columns
-from hetplanner.plots.data.search.grid import fullest, memory_columns
+from hetplanner.plots.live import MemoryBars
 from hetplanner.plots.notebook.backend import FRAME, LEGEND, boxes, ready, texts, tooltips
-from hetplanner.plots.theme import LIGHT
+from hetplanner.plots.notebook.stills import shown
 from hetplanner.units import short_seconds
 
 
@@ -59,37 +60,19 @@ def cost(plan: Plan | Estimate | Mapping[str, Plan | Estimate]) -> hv.Overlay:
     )
 
 
-def memory(plan: Plan) -> hv.Overlay:
-    """Peak memory of every device against its limit; of more than 64 devices those that are fullest.
+def memory(plan: Plan) -> figure:
+    """What every device's memory holds at its peak, as stacked bars in GB against what it has.
+
+    Parts: parameters, gradients, optimizer states, activations, buffers. A worker group has one bar. Of more than 64
+    devices the fullest are shown.
 
     Raises:
         InvalidInput: the plan has no estimate.
     """
-    ready()
     estimate_of(plan, "plan")
-    columns, shown = fullest(memory_columns(plan))
-    hover = tooltips(("device", "@device (@kind), stage @stage"), ("needs", "@peak of @limit"), ("free", "@free"))
-    facts = {fact: columns[fact] for fact in ("device", "kind", "stage", "peak", "limit", "free")}
-    zeros = [0.0] * len(columns["x"])
-    layers = [
-        boxes(
-            ([x - half for x in columns["x"]], [x + half for x in columns["x"]]),
-            (zeros, columns[f"{name}_gb"]),
-            facts,
-            name,
-            color=colour,
-            line_color=line,
-            tools=[hover],
-        )
-        for name, half, colour, line in (("limit", 0.41, LIGHT.grid, LIGHT.axis), ("peak", 0.31, "#4477AA", None))
-    ]
-    every = -(-len(columns["x"]) // 24)
-    ticks = list(zip(columns["x"], columns["device"], strict=True))[::every]
-    return hv.Overlay(layers).opts(
-        hv.opts.Overlay(
-            **FRAME | LEGEND, xticks=ticks, xrotation=40, xlabel=shown, ylabel="GB", title="Memory per device"
-        )
-    )
+    live = MemoryBars()
+    live.update(plan)
+    return shown(live)
 
 
 def compare_traces(simulated: Trace, measured: Trace) -> hv.Overlay:

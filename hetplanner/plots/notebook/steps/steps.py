@@ -3,9 +3,26 @@
 from bokeh.plotting import figure
 
 from hetplanner.plan.model import Plan
-from hetplanner.plots.live import LinkLoads, MemoryCurves, StageShares
+from hetplanner.plots.live import LinkLoads, MemoryCurves, StageShares, StepGantt
 from hetplanner.plots.notebook.stills import shown
 from hetplanner.simulator.replay import replay_step
+
+
+def step_gantt(plan: Plan, pipeline: int | None = None) -> figure:
+    """What every rank does when in a simulated step, in seconds. The rank of a worker group has a lane for each member.
+
+    Where lanes would have no room for a label each, a group has one row.
+
+    Args:
+        plan: what is simulated.
+        pipeline: a route's number; None shows all ranks, stage by stage.
+
+    Raises:
+        InvalidInput: the step has too many parts to be taken apart.
+    """
+    live = StepGantt()
+    live.show(plan, replay_step(plan), pipeline)
+    return shown(live)
 
 
 def link_use(plan: Plan) -> figure:

@@ -9,15 +9,25 @@ from hetplanner.cluster.model import Cluster
 from hetplanner.codecs.spec import CODEC_NAMES, Codec
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.model import Plan
-from hetplanner.planners.variants.whatif import ChangeCodec, ChangeLink, Changes, DropDevice, WhatIf
+from hetplanner.planners.variants.whatif import (
+    Change,
+    ChangeCodec,
+    ChangeDegree,
+    ChangeLink,
+    Changes,
+    DropDevice,
+    WhatIf,
+)
 from hetplanner.ui.jobs.compute import ComputeWorker, Ticket
 from hetplanner.ui.plan.models.why import bottleneck_text
 from hetplanner.ui.shell.models.session import Session
 from hetplanner.ui.shell.models.texts import change_text, seconds_text
-from hetplanner.units import short_rate, short_seconds
+from hetplanner.units import short_bytes, short_rate, short_seconds
+from hetplanner.workload.tensor_degrees import DEGREES
 
 EVERYWHERE, REDUCTIONS = "all links between stages", "gradient reductions"
 MBIT_BYTES_PER_S = 1e6 / 8
+AS_PLANNED = "as planned"
 DEFAULT_RATIO = 10.0
 SAME = 1e-6
 """A number that a person leaves as it was comes back rounded."""
@@ -40,6 +50,7 @@ class WhatIfModel(param.Parameterized):
     where: Any = param.Selector(default=EVERYWHERE, objects=[EVERYWHERE, REDUCTIONS])
     codec: Any = param.Selector(default="none", objects=list(CODEC_NAMES))
     ratio = param.Number(default=DEFAULT_RATIO, bounds=(1.0, 1e5))
+    degree: Any = param.Selector(default=AS_PLANNED, objects=[AS_PLANNED, *map(str, DEGREES)])
 
     def __init__(self, session: Session, compute: ComputeWorker, **params: Any) -> None:
         super().__init__(**params)
@@ -54,6 +65,7 @@ class WhatIfModel(param.Parameterized):
         self.param.watch(self._link_edited, ["bandwidth_mbit_s", "latency_ms"])
         self.param.watch(self._load_codec, "where")
         self.param.watch(self._codec_edited, ["codec", "ratio"])
+        self.param.watch(self._degree_edited, "degree")
 
     # -- the plan they are about ------------------------------------------------------------------
 
@@ -69,8 +81,7 @@ class WhatIfModel(param.Parameterized):
         sent = [pair_text(pair) for pair in _sending_pairs(plan)] if plan is not None else []
         self._offer("where", [EVERYWHERE, *sent, REDUCTIONS], EVERYWHERE)
         self._loading = False
-        self._load_link()
-        self._load_codec()
+        self._load_all()
         self._evaluate()
 
     def _offer(self, name: str, objects: list[str], default: str) -> None:
@@ -174,6 +185,19 @@ class WhatIfModel(param.Parameterized):
                 return rule.codec
         return Codec()
 
+    def _load_degree(self) -> None:
+        mine = [c.degree for c in self.changes.changes if isinstance(c, ChangeDegree)]
+        self._loading = True
+        self.degree = str(mine[-1]) if mine else AS_PLANNED
+        self._loading = False
+
+    def _degree_edited(self, *_: Any) -> None:
+        if self._loading or self.plan is None:
+            return
+        others = tuple(c for c in self.changes.changes if not isinstance(c, ChangeDegree))
+        mine = () if self.degree == AS_PLANNED else (ChangeDegree.model_validate({"degree": int(self.degree)}),)
+        self._set(Changes(changes=(*others, *mine)))
+
     def _place(self, change: ChangeCodec) -> str:
         if change.of == "reductions":
             return REDUCTIONS
@@ -207,10 +231,15 @@ class WhatIfModel(param.Parameterized):
             self._set(Changes.of(data))
 
     def _set(self, changes: Changes) -> None:
-        self.changes = changes
+        # A device is named as in the plan, so it is dropped before groups change; codecs are those of the new groups.
+        self.changes = Changes(changes=tuple(sorted(changes.changes, key=_turn)))
+        self._load_all()
+        self._evaluate()
+
+    def _load_all(self) -> None:
         self._load_link()
         self._load_codec()
-        self._evaluate()
+        self._load_degree()
 
     # -- what comes of it -------------------------------------------------------------------------
 
@@ -265,16 +294,37 @@ class WhatIfModel(param.Parameterized):
         return None if abs(new.step_s - old) < 0.005 * old else new.step_s < old
 
     @property
+    def memory(self) -> str:
+        """The device that the changed plan fills most, and what the plan's fullest one holds now."""
+        if self.outcome is None or self.plan is None or self.plan.estimate is None:
+            return ""
+        return f"{fullest_text(self.outcome.plan)}; now {fullest_text(self.plan)}"
+
+    @property
     def bottleneck(self) -> str:
         """What would hold the changed plan back."""
         estimate = self.outcome.plan.estimate if self.outcome is not None else None
         return "" if estimate is None else bottleneck_text(estimate)
 
 
-def change_words(change: DropDevice | ChangeLink | ChangeCodec) -> str:
+def _turn(change: Change) -> int:
+    return 0 if isinstance(change, DropDevice) else 1 if isinstance(change, ChangeDegree) else 2
+
+
+def fullest_text(plan: Plan) -> str:
+    """'3.15 GB of 29.8 GB on h0-0(×2)': where a plan comes nearest to its memory."""
+    assert plan.estimate is not None
+    tight = max(plan.estimate.devices, key=lambda d: d.peak_bytes / d.limit_bytes)
+    sizes = f"{short_bytes(tight.peak_bytes)} of {short_bytes(tight.limit_bytes)}"
+    return f"{sizes} on {plan.problem.worker_name(tight.device)}"
+
+
+def change_words(change: Change) -> str:
     """A change as a person says it."""
     if isinstance(change, DropDevice):
         return f"without {change.device}"
+    if isinstance(change, ChangeDegree):
+        return "each device alone" if change.degree == 1 else f"groups of {change.degree} devices"
     if isinstance(change, ChangeLink):
         parts = [short_rate(change.bandwidth)] if change.bandwidth is not None else []
         parts += [f"{short_seconds(change.latency)} latency"] if change.latency is not None else []

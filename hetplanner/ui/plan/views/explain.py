@@ -26,8 +26,8 @@ EMPTY_WHY = (
     " comes from."
 )
 EMPTY_WHATIF = (
-    "Drop a device, change a link or a codec: the new step time appears at once, without a search. The plan keeps all"
-    " it can, so a search under the same changes may do better."
+    "Drop a device, change a link, a codec or how many devices share layers: the new step time appears at once, without"
+    " a search. The plan keeps all it can, so a search under the same changes may do better."
 )
 _CHOOSE = "choose …"
 _NO_STEPS = ".bk-spin-btn { display: none !important }"
@@ -97,6 +97,7 @@ class WhatIfCard:
         self.app, self.model = app, app.explain.whatif
         self.figure = CostBars(height=170)
         self.drop = self._select("Drop a device", [_CHOOSE], 210)
+        self.degree = self._select("Devices that share layers", list(self.model.param.degree.objects), 210)
         self.link = self._select("Link", [""], 250)
         self.bandwidth = self._number("bandwidth_mbit_s", "Mbit/s")
         self.latency = self._number("latency_ms", "Latency (ms)")
@@ -140,9 +141,10 @@ class WhatIfCard:
         bind(self.latency, model, "latency_ms", session)
         bind(self.codec, model, "codec", session)
         bind(self.ratio, model, "ratio", session)
+        bind(self.degree, model, "degree", session)
         bind_choice(self.link, model, "link")
         bind_choice(self.where, model, "where")
-        for choice in (self.drop, self.link, self.where, self.codec):
+        for choice in (self.drop, self.degree, self.link, self.where, self.codec):
             at_once(choice)
         self.drop.param.watch(self._drop, "value")
         on_click(self.again, lambda _: self.app.search_again())
@@ -167,8 +169,8 @@ class WhatIfCard:
             return pn.FlexBox(*parts, align_items="center", margin=0, sizing_mode="stretch_width")
 
         left = pn.Column(
-            heading("Device"),
-            line(self.drop),
+            heading("Devices"),
+            line(self.drop, self.degree),
             heading("Link, both ways"),
             line(self.link, self.bandwidth, self.latency),
             heading("Codec"),
@@ -194,7 +196,7 @@ class WhatIfCard:
         if devices != self.drop.options:
             self.drop.options = devices
         nothing = self.model.plan is None
-        for widget in (self.drop, self.link, self.bandwidth, self.latency, self.where, self.codec):
+        for widget in (self.drop, self.degree, self.link, self.bandwidth, self.latency, self.where, self.codec):
             widget.disabled = nothing
         self.ratio.disabled = nothing or self.model.codec != "topk"
 
@@ -239,6 +241,7 @@ class WhatIfCard:
             f'<div style="{style};{faded}"><span style="font-size:24px;font-weight:700;color:{colour}"'
             f' data-metric="what-if">{escape(value)}</span> &nbsp;<b>{escape(change)}</b>'
             f"<div><b>Bottleneck then:</b> {escape(model.bottleneck)}</div>"
+            f"<div><b>Tightest memory then:</b> {escape(model.memory)}</div>"
             f'<div style="opacity:.8">{notes}</div></div>'
         )
 

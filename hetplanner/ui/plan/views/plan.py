@@ -63,7 +63,7 @@ class PlanView(PageView):
         self.world = DeviceMap(height=MAP_HEIGHT)
         self.places = AllocationGrid(height=HEIGHT)
         self.bars = CostBars(height=HEIGHT)
-        self.memory = MemoryBars(height=260)
+        self.memory = MemoryBars(height=HEIGHT)
         self.replay = Replay(self.curve, self.world, self.places, self.bars)
         self.reasons, self.whatif, self.kept = WhyCard(app), WhatIfCard(app), KeptCards(app)
         self.front = FrontCard(app.front, HEIGHT)
@@ -244,7 +244,7 @@ class PlanView(PageView):
         self.metrics.set(
             "Tightest memory",
             f"{short_bytes(tight.peak_bytes)} of {short_bytes(tight.limit_bytes)}",
-            f"{tight.device} is the tightest",
+            f"{plan.problem.worker_name(tight.device)} is the tightest",
             "bad" if share > 1 else "warn" if share > 0.9 else "",
         )
         sources = f"Compute seconds from {sources_text(plan.problem)}."

@@ -102,8 +102,10 @@ GLOSSARY = {
         "Each point is a plan that no other one beats in both step time and dollars per million tokens."
     ),
     "Memory per device": Term(
-        "What the plan allows for on each device: weights, gradients, optimizer state and the activations of all"
-        " micro-batches that may be in flight; the line is the device's memory less what driver and libraries take."
+        "What the plan allows for on each device, or on a group of devices together: weights, their gradients,"
+        " optimizer states, the activations of all micro-batches that may be in flight, and buffers: temporaries of a"
+        " backward and messages. The outline is the memory less what driver and libraries take; it is orange from 90 %"
+        " of it, red above it."
     ),
     "Late deliveries": Term("Messages that the emulated links handed over too late: this machine was busy."),
     "rank order": Term("The best plan whose devices serve stages in the order of the file, in any shape."),

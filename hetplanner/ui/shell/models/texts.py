@@ -77,7 +77,9 @@ def device_text(plan: Plan, device: str) -> str:
     what = cluster.devices[cluster.device_index(device)]
     rank = plan.rank_of(device)
     stages = ", ".join(f"stage {s}, replica {r}" for s, r in plan.places_of_rank[rank])
-    text = f"{device} ({what.kind}, {cluster.site_of(device).name}), rank {rank}: {stages}"
+    members = plan.problem.members_of(device)
+    kind = what.kind if len(members) == 1 else f"{len(members)} × {what.kind} with {', '.join(members[1:])}"
+    text = f"{device} ({kind}, {cluster.site_of(device).name}), rank {rank}: {stages}"
     expected = next((d for d in plan.estimate.devices if d.device == device), None) if plan.estimate else None
     if expected is None:
         return text

@@ -8,13 +8,13 @@ from hetplanner.cost.tables import CostTables
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.files.plan_files import plan_from_json, plan_to_data
 from hetplanner.plan.model import Provenance
+from hetplanner.planners.variants.depths import max_depths
 from hetplanner.planners.variants.derive import (
     Derivation,
     changes_text,
     derive_plan,
     derived_from_data,
     derived_to_data,
-    max_depths,
 )
 from hetplanner.schema import checked
 from hetplanner.ui.export.model import plan_text

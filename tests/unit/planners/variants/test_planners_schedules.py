@@ -11,7 +11,8 @@ from hetplanner.launchers.capacity import estimated_rank_bytes
 from hetplanner.plan.action import Kind
 from hetplanner.plan.files.plan_files import load_plan, save_plan
 from hetplanner.planners.variants.schedules import interleave, reschedule
-from hetplanner.plots.data.search.grid import grid_columns, memory_columns
+from hetplanner.plots.data.search.grid import grid_columns
+from hetplanner.plots.data.search.memory import memory_columns
 from hetplanner.plots.data.steps.spans import chosen_spans
 from hetplanner.schedule.order import make_schedule
 from hetplanner.simulator.simulation import simulate, summarise_trace

@@ -17,8 +17,8 @@ from hetplanner.ui.jobs.plan_bodies import plan_of_body
 from hetplanner.ui.jobs.search_files import search_data
 from hetplanner.ui.jobs.worker import PlanDrawer
 from tests.support.plans.factories import small_cluster, tiny_workload
+from tests.support.plans.grouped import GPT, hosts
 from tests.support.processes.patience import HANG_S, until
-from tests.unit.planners.test_groupings import GPT, hosts
 
 
 def problem(**constraints) -> Problem:

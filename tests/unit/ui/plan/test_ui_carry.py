@@ -14,7 +14,7 @@ from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.settings.models.differences import differences_text
 from hetplanner.ui.shell.models.app import PlannerApp
 from tests.support.plans.factories import chain_plan
-from tests.unit.planners.test_groupings import hosts
+from tests.support.plans.grouped import hosts
 from tests.unit.ui.plan.test_ui_explain import HonestWorker
 from tests.unit.ui.shell.test_ui_models import SAMPLES, TOKEN, FakeService, event
 

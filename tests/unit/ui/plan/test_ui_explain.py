@@ -18,12 +18,13 @@ from hetplanner.schema import checked
 from hetplanner.ui.jobs.compute import Ticket
 from hetplanner.ui.jobs.plan_bodies import plan_body
 from hetplanner.ui.plan.models.kept import MOST_COMPARED, comparison
-from hetplanner.ui.plan.models.whatif import EVERYWHERE, REDUCTIONS
+from hetplanner.ui.plan.models.whatif import AS_PLANNED, EVERYWHERE, REDUCTIONS
 from hetplanner.ui.plan.models.why import bottleneck_text
 from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.shell.models.app import PlannerApp
 from hetplanner.ui.shell.models.texts import shape_text
 from tests.support.plans.factories import chain_plan, small_cluster
+from tests.support.plans.grouped import grouped_plan
 from tests.unit.ui.shell.test_ui_models import SAMPLES, TOKEN, FakeService, errors, event
 
 
@@ -242,6 +243,46 @@ def test_what_cannot_go_on_says_why_and_leaves_the_plan(app, compute):
     assert "without d0 this plan cannot go on" in app.explain.whatif.error
     assert app.explain.whatif.outcome is None
     assert app.plan.plan is lonely
+
+
+def test_another_degree_shows_step_and_memory_and_is_taken_back(app, compute):
+    show(app, compute, grouped_plan(2))
+    whatif = app.explain.whatif
+    whatif.degree = "4"
+    assert whatif.change_texts == ["groups of 4 devices"]
+    compute.answer()
+    app.explain.poll()
+    assert whatif.headline[1].startswith("+")
+    assert whatif.memory.count(" on h") == 2
+    assert "(×4); now " in whatif.memory
+    assert whatif.memory.endswith("(×2)")
+    whatif.degree = "1"
+    assert whatif.change_texts == ["each device alone"], "one degree at a time"
+    whatif.degree = "8"
+    compute.answer()
+    app.explain.poll()
+    assert "12 heads are no multiple of 8; use 4" in whatif.error
+    whatif.remove(0)
+    assert (whatif.degree, whatif.error) == (AS_PLANNED, "")
+
+
+def test_devices_are_dropped_and_groups_changed_before_codecs_in_whatever_order_they_are_chosen(app, compute):
+    show(app, compute, grouped_plan(2))
+    whatif = app.explain.whatif
+    whatif.codec = "int8"
+    whatif.degree = "1"
+    whatif.drop("h0-2")
+    assert whatif.change_texts == ["without h0-2", "each device alone", "all links between stages: int8"]
+    compute.answer()
+    app.explain.poll()
+    assert whatif.error == ""
+    assert "h0-2" not in whatif.outcome.plan.ranks
+    assert {str(rule.codec) for rule in whatif.outcome.plan.link_codecs} == {"int8"}
+    again = Changes.of(whatif.changes.to_data())
+    whatif.clear()
+    assert whatif.degree == AS_PLANNED
+    whatif.restore(again.to_data())
+    assert whatif.degree == "1"
 
 
 def test_changes_stay_while_the_search_improves_and_go_with_the_cluster(app, compute, plan):

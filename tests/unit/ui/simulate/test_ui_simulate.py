@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from hetplanner.errors import HetplannerError
-from hetplanner.planners.variants.derive import Derivation, derive_plan, derived_to_data, max_depths
+from hetplanner.planners.variants.depths import max_depths
+from hetplanner.planners.variants.derive import Derivation, derive_plan, derived_to_data
 from hetplanner.simulator.replay import replay_step
 from hetplanner.ui.jobs.compute import Ticket
 from hetplanner.ui.security.access import LaunchGuard
