@@ -140,7 +140,7 @@ _DEVICES = Group(
             "tensor",
             "Devices that share layers",
             "many",
-            "Tensor parallelism inside a host: allowed degrees..",
+            "Tensor parallelism inside a host: allowed degrees.",
             _options(map(str, DEGREES)),
         ),
         Setting("pinned", "Pinned to a stage", "pins", "Stages count from 0. Planner evolution.", empty="d0: 0, d5: 3"),
