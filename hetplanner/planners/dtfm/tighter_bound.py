@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetplanner.cost.bounds.placement_bound import improve_bound
+from hetplanner.cost.bounds.placement_bound import improve_bound, warm_up
 from hetplanner.cost.dtfm import pair_costs
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.plan.problem import Problem
@@ -38,7 +38,7 @@ def tighter_bound(
 
     Args:
         problem: with a fixed shape.
-        seconds: of wall time at most; None for none.
+        seconds: of wall time at most, without that of compiling the kernels; None for none.
         turns: see :func:`hetplanner.cost.bounds.placement_bound.improve_bound`; with `turns` and without `seconds`
             the same problem has the same bound.
         on_better: called with every better bound.
@@ -53,6 +53,7 @@ def tighter_bound(
     check_problem(problem, seconds)
     (stages, replicas), rows = fixed_shape(problem), usable_rows(problem)
     tables = problem.cluster.published_delay_ms_DD, problem.cluster.published_bandwidth_gbps_DD
+    warm_up()
     end = np.inf if seconds is None else time.monotonic() + seconds
 
     def is_cancelled() -> bool:
@@ -104,6 +105,8 @@ class BoundProcess:
 
     def close(self) -> float:
         """Ends the process and returns the best bound."""
+        if self._values.closed:
+            return self.best
         self.poll()
         self._process.terminate()
         self._process.join(END_S)
