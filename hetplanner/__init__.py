@@ -36,6 +36,7 @@ _HOMES = {
     "attribute_gain": "hetplanner.planners.variants.attribution",
     "Changes": "hetplanner.planners.variants.whatif",
     "evaluate_changes": "hetplanner.planners.variants.whatif",
+    "tighter_bound": "hetplanner.planners.dtfm.tighter_bound",
     "simulate": "hetplanner.simulator.simulation",
     "summarise_trace": "hetplanner.simulator.simulation",
     "Jitter": "hetplanner.simulator.jitter",

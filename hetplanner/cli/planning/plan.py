@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 PlanFile = Annotated[Path, typer.Argument(help="A plan file (JSON).")]
 
+BOUND_POLL_S = 0.1
+"""How often a bound that is awaited looks for Ctrl-C."""
 
 Planner = Annotated[
     str | None,
@@ -44,6 +48,10 @@ Processes = Annotated[int | None, typer.Option(help="Processes for the islands; 
 Budget = Annotated[str | None, typer.Option(help="Time to search, such as 10s.")]
 Evaluations = Annotated[int | None, typer.Option(help="Plans to score instead of a time.", min=0)]
 Seed = Annotated[int, typer.Option(help="Of every random choice.", min=0)]
+TighterBound = Annotated[
+    float | None,
+    typer.Option(help="Seconds for a slower, higher lower bound, in a process beside the search (objective dtfm)."),
+]
 Out = Annotated[Path | None, typer.Option("-o", "--out", help="Write the plan file here.")]
 Report = Annotated[
     Path | None,
@@ -66,6 +74,7 @@ def plan(
     budget: Budget = None,
     evaluations: Evaluations = None,
     seed: Seed = 0,
+    tighter_bound: TighterBound = None,
     out: Out = None,
     report: Report = None,
     as_json: AsJson = False,
@@ -87,7 +96,8 @@ def plan(
     settings |= {"mode": None if mode == "static" else mode}
     usual = "evolution" if mode == "static" else "swarm"
     chosen = make_planner(planner or usual, {name: value for name, value in settings.items() if value is not None})
-    result = solve(chosen, problem, seed, limit, start, keep_moments=report is not None)
+    with bound_beside(problem, tighter_bound) as raised:
+        result = raised(solve(chosen, problem, seed, limit, start, keep_moments=report is not None))
     if result.elastic is not None:
         finish_elastic(result, choices, out, report, as_json)
         return
@@ -109,6 +119,33 @@ def plan(
         if out is not None:
             console.print(f"plan written to {out}; train it with: hetplanner train {out}")
         say_report(report)
+
+
+@contextmanager
+def bound_beside(problem: Problem, seconds: float | None) -> Iterator[Callable[[SearchResult], SearchResult]]:
+    """Works on a tighter bound in a process of its own; what it yields waits for it and puts it into the result.
+
+    Raises:
+        InvalidInput: if there is no such bound for the problem.
+    """
+    if seconds is None:
+        yield lambda result: result
+        return
+    from hetplanner.planners.dtfm.tighter_bound import BoundProcess, with_bound
+
+    process = BoundProcess(problem, seconds)
+
+    def raised(result: SearchResult) -> SearchResult:
+        with progress_line("raising the lower bound") as (show_line, stopped):
+            while not (process.is_over or result.cancelled or stopped()):
+                bound = process.poll(BOUND_POLL_S)
+                show_line(description=f"lower bound {bound:.5g}")
+        return with_bound(result, process.close())
+
+    try:
+        yield raised
+    finally:
+        process.close()
 
 
 def solve(

@@ -37,6 +37,7 @@ def refusal(tmp_path, monkeypatch, capfd):
     [
         (["plan", "a.yaml", "tiny-gpt"], ["a.yaml:1", "YAML is not read", "JSON"]),
         (["plan", "folder", "tiny-gpt"], ["folder", "not a regular file"]),
+        (["plan", LAB, "tiny-gpt", "--tighter-bound", "5"], ["tighter bound", "only for the objective dtfm"]),
         (["plan", LAB, "gpt5"], ["unknown preset 'gpt5'", "hetplanner workload presets"]),
         (["plan", LAB, "tiny-gpt", "--exclude", "north 0"], ["unknown device 'north 0'", "north-0"]),
         (["plan", LAB, "tiny-gpt", "--pin", "north 0=0"], ["'north 0'", "unknown device", "north-0"]),
