@@ -131,6 +131,6 @@ def _serve(problem: Problem, seconds: float, values: Connection) -> None:
     try:
         tighter_bound(problem, seconds=seconds, on_better=values.send)
     except (HetplannerError, OSError, KeyboardInterrupt):
-        pass  # the planner says what is wrong; or nobody reads any more
+        pass  # the planner says what is wrong; or the reader has ended
     finally:
         values.close()
