@@ -6,9 +6,10 @@ parallelism). What members exchange inside the host comes on top, as a ring pass
 
     all-reduce of n bytes = 2 (k - 1) / k x n / bandwidth + 2 (k - 1) x latency
 
-Attention and MLP make one all-reduce each way (as an all-gather and a reduce-scatter), the embedding one forward, the
-head half of one each way, the loss three of a number a token. Between stages one member sends, so messages are those of
-a device; the replicas' reductions carry every weight once, as with one device.
+An all-gather or a reduce-scatter is half of one. Attention and MLP gather tokens and scatter a sum each way; backward
+they gather the tokens once more, so that no member keeps those of others. The head gathers, and backward gathers again
+and scatters; the embedding scatters, and gathers backward. The loss makes three of a number a token. Between stages one
+member sends, so messages are those of a device; the replicas' reductions carry every weight once, as with one device.
 
 Source: Shoeybi et al. 2019 (Megatron-LM, arXiv 1909.08053), section 3; Korthikanti et al. 2022 (arXiv 2205.05198),
 section 4.2.2 (sequence parallelism).
@@ -36,7 +37,7 @@ IntArray = NDArray[np.int64]
 
 Way = Literal["forward", "backward"]
 ALL_REDUCES: dict[str, tuple[float, float]] = {
-    "attention": (1.0, 1.0), "mlp": (1.0, 1.0), "embedding": (1.0, 0.0), "head": (0.5, 0.5),
+    "attention": (1.0, 1.5), "mlp": (1.0, 1.5), "embedding": (0.5, 0.5), "head": (0.5, 1.0),
 }  # fmt: skip
 """Of a hidden state, forward and backward, by kind of operator."""
 LOSS_REDUCES = 3

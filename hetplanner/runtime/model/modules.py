@@ -173,7 +173,15 @@ class OpModule(nn.Module):
             y = getattr(self, target)(x, y)
         return y
 
-    def project_back(self, name: str, x: Tensor) -> Tensor:
+    def widen(self, x: Tensor, *names: str) -> tuple[Tensor, ...]:
+        """What linear layers give that are divided by rows: of all tokens, this member's rows of each."""
+        if self.group.degree == 1:
+            return tuple(self.project(name, x) for name in names)
+        layers: list[Linear] = [getattr(self, name) for name in names]
+        biases = [None if layer.bias is None else lowered(layer.bias) for layer in layers]
+        return self.group.widened(x, [lowered(layer.weight) for layer in layers], biases)
+
+    def narrow(self, name: str, x: Tensor) -> Tensor:
         """What a linear layer gives that is divided by columns: the members' sum, of this one's tokens."""
         if self.group.degree == 1:
             return self.project(name, x)
@@ -234,10 +242,10 @@ class Attention(OpModule):
     def forward(self, x_BTC: Tensor, key: RngKey | None = None, mask: DocumentMask | None = None) -> Tensor:
         """One attention half of a layer; a token sees those before it, of its own document."""
         c = self.config
-        y_BTC = self.group.gathered(self.norm_in(x_BTC))
-        B, T, _ = y_BTC.shape
+        (wide,) = self.widen(self.norm_in(x_BTC), "qkv")
+        B, T, _ = wide.shape
         H, K = c.heads // self.group.degree, c.num_kv_heads // self.group.degree
-        wide = self.project("qkv", y_BTC).view(B, T, H + 2 * K, c.head_dim).transpose(1, 2)
+        wide = wide.view(B, T, H + 2 * K, c.head_dim).transpose(1, 2)
         q_BHTE, k_BKTE, v_BKTE = wide.split((H, K, K), dim=1)
         if c.family == "llama":
             turn = rotation(T, c.head_dim, c.rope_theta, x_BTC.device)
@@ -248,7 +256,7 @@ class Attention(OpModule):
         y_BHTE = F.scaled_dot_product_attention(
             q_BHTE, k_BKTE, v_BKTE, attn_mask=seen, is_causal=seen is None, enable_gqa=grouped
         )
-        y_BTC = self.project_back("out", y_BHTE.transpose(1, 2).reshape(B, T, H * c.head_dim))
+        y_BTC = self.narrow("out", y_BHTE.transpose(1, 2).reshape(B, T, H * c.head_dim))
         return x_BTC + drop(y_BTC, c.dropout, key, self.op_index, self.group)
 
 
@@ -268,10 +276,14 @@ class Mlp(OpModule):
 
     def forward(self, x_BTC: Tensor, key: RngKey | None = None) -> Tensor:
         """One feed-forward half of a layer."""
-        y = self.group.gathered(self.norm_in(x_BTC))
-        up = self.project("up", y)
-        wide = F.gelu(up, approximate="tanh") if self.gate is None else F.silu(self.project("gate", y)) * up
-        return x_BTC + drop(self.project_back("down", wide), self.config.dropout, key, self.op_index, self.group)
+        y = self.norm_in(x_BTC)
+        if self.gate is None:
+            (up,) = self.widen(y, "up")
+            wide = F.gelu(up, approximate="tanh")
+        else:
+            up, gate = self.widen(y, "up", "gate")
+            wide = F.silu(gate) * up
+        return x_BTC + drop(self.narrow("down", wide), self.config.dropout, key, self.op_index, self.group)
 
 
 class Narrow(OpModule):
@@ -340,7 +352,9 @@ class Head(OpModule):
 
     def forward(self, x_BTC: Tensor, key: RngKey | None = None) -> Tensor:
         """Projects on the vocabulary."""
-        return F.linear(self.group.gathered(x_BTC), lowered(self.weight))
+        if self.group.degree == 1:
+            return F.linear(x_BTC, lowered(self.weight))
+        return self.group.widened(x_BTC, [lowered(self.weight)], [None])[0]
 
 
 class Loss(OpModule):

@@ -18,6 +18,9 @@ from hetplanner.runtime.tensor_parallel.group import TensorGroup
 from hetplanner.workload.task import IGNORED
 from hetplanner.workload.transformer_graph import LOSS_ELEMENTS
 
+SINGLE_TEMPORARIES = 3
+"""In float32, of the rows that a single device works on at once; here there is one, and rows take as much memory."""
+
 
 def summed_cross_entropy(logits_NV: Tensor, labels_N: Tensor, first_word: int, group: TensorGroup) -> Tensor:
     """The sum of the labels' negative log-probabilities, in nats and in float32, the same on every member.
@@ -46,16 +49,12 @@ def count_correct(logits_NV: Tensor, labels_N: Tensor, first_word: int, group: T
 class _SummedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits_NV: Tensor, labels_N: Tensor, first_word: int, group: TensorGroup) -> Tensor:
-        rows = max(1, LOSS_ELEMENTS // logits_NV.shape[1])
+        rows = max(1, SINGLE_TEMPORARIES * LOSS_ELEMENTS // group.degree // logits_NV.shape[1])
         parts = logits_NV.split(rows)
-        greatest_N = torch.cat([part.float().amax(dim=1) for part in parts])
+        greatest_N = torch.cat([part.amax(dim=1).float() for part in parts])
         greatest_N = group.all_reduce(greatest_N, dist.ReduceOp.MAX)
-        sum_N = torch.cat(
-            [
-                (part.float() - top[:, None]).exp_().sum(1)
-                for part, top in zip(parts, greatest_N.split(rows), strict=True)
-            ]
-        )
+        tops = greatest_N.split(rows)
+        sum_N = torch.cat([_above(part, top).exp_().sum(1) for part, top in zip(parts, tops, strict=True)])
         place_N, is_here_N = _places(labels_N, first_word, logits_NV.shape[1])
         label_N = logits_NV.gather(1, place_N[:, None])[:, 0].float().masked_fill(~is_here_N, 0.0)
         sum_N, label_N = group.all_reduce(torch.stack((sum_N, label_N)))
@@ -69,12 +68,17 @@ class _SummedCrossEntropy(torch.autograd.Function):
         logits_NV, labels_N, total_N = (saved.detach() for saved in ctx.saved_tensors)
         cuts = (tensor.split(ctx.rows) for tensor in (logits_NV, labels_N, total_N))
         for logits, labels, total in zip(*cuts, strict=True):
-            gradient = (logits.float() - total[:, None]).exp_()
+            gradient = _above(logits, total).exp_()
             place, is_here = _places(labels, ctx.first_word, logits.shape[1])
             gradient.scatter_add_(1, place[:, None], -is_here.float()[:, None])
             gradient.mul_((labels != IGNORED).float()[:, None] * gradients[0])
             logits.copy_(gradient)
         return logits_NV, None, None, None
+
+
+def _above(logits_NV: Tensor, level_N: Tensor) -> Tensor:
+    """A new tensor in float32: the logits less a level of each token."""
+    return torch.sub(logits_NV, level_N[:, None])
 
 
 def _places(labels_N: Tensor, first_word: int, num_words: int) -> tuple[Tensor, Tensor]:

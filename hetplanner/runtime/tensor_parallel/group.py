@@ -2,7 +2,7 @@
 
 Between the layers each member holds the same share of every sequence's tokens (sequence parallelism). In front of a
 column-parallel product the tokens are gathered, behind a row-parallel one the members' partial sums are added up, and
-each keeps its own tokens.
+each keeps its own tokens. The backward pass gathers the tokens again, so that no member keeps those of others.
 
 gloo's `all_to_all` takes a third of the time of its `reduce_scatter` and half of that of its `all_gather`, so on
 processors both are made of it. Members add up in the order of their numbers: all runs give the same bits.
@@ -18,12 +18,15 @@ Shape legend: B sequences, T tokens, t of them here, C width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 (torch's own convention)
 
 from hetplanner.plan.model import Plan
 from hetplanner.runtime.comm.connect import HUNG_PEER_S
@@ -82,13 +85,19 @@ class TensorGroup:
         here = x.shape[1] // self.degree
         return x[:, self.index * here : (self.index + 1) * here]
 
-    def gathered(self, x_BtC: Tensor) -> Tensor:
-        """All members' tokens; backward, the members' gradients are added up."""
-        if self.degree == 1:
-            return x_BtC
-        if torch.is_autocast_enabled(x_BtC.device.type):  # the product that follows would lower it anyway
+    def widened(self, x_BtC: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+        """x · weightᵀ (+ bias) of all members' tokens, for each weight.
+
+        Backward, the tokens are gathered once more: a member keeps its own alone.
+
+        Args:
+            x_BtC: this member's tokens.
+            weights: this member's rows of each, [rows, C].
+            biases: of the same rows.
+        """
+        if torch.is_autocast_enabled(x_BtC.device.type):  # the product would lower it anyway
             x_BtC = x_BtC.to(torch.get_autocast_dtype(x_BtC.device.type))
-        out: Tensor = _Gathered.apply(x_BtC, self)
+        out: tuple[Tensor, ...] = _Widened.apply(x_BtC, self, len(weights), *weights, *biases)
         return out
 
     def added_up(self, partial_BTC: Tensor) -> Tensor:
@@ -228,23 +237,34 @@ def part_range(size: int, index: int, degree: int) -> tuple[int, int]:
     return first, first + each + (index < rest)
 
 
-class _Gathered(torch.autograd.Function):
+class _Widened(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: object, x_BtC: Tensor, group: TensorGroup) -> Tensor:
-        ctx.group = group  # type: ignore[attr-defined]
-        return group.gather(x_BtC)
+    def forward(ctx: Any, x_BtC: Tensor, group: TensorGroup, count: int, *parts: Tensor | None) -> tuple[Tensor, ...]:
+        weights, biases = parts[:count], parts[count:]
+        ctx.group, ctx.biased = group, [bias is not None for bias in biases]
+        ctx.save_for_backward(x_BtC, *weights)
+        all_BTC = group.gather(x_BtC)
+        return tuple(F.linear(all_BTC, weight, bias) for weight, bias in zip(weights, biases, strict=True))  # type: ignore[arg-type]
 
     @staticmethod
-    def backward(ctx: object, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.group.reduce_scatter(gradients[0]), None  # type: ignore[attr-defined]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x_BtC, *weights = ctx.saved_tensors
+        all_NC = ctx.group.gather(x_BtC).flatten(0, 1)
+        of_weights = [gradient.flatten(0, 1).T @ all_NC for gradient in gradients]
+        del all_NC
+        of_biases = [g.sum((0, 1)) if biased else None for g, biased in zip(gradients, ctx.biased, strict=True)]
+        partial = gradients[0] @ weights[0]
+        for gradient, weight in zip(gradients[1:], weights[1:], strict=True):
+            partial += gradient @ weight
+        return ctx.group.reduce_scatter(partial), None, None, *of_weights, *of_biases
 
 
 class _AddedUp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: object, partial_BTC: Tensor, group: TensorGroup) -> Tensor:
-        ctx.group = group  # type: ignore[attr-defined]
+    def forward(ctx: Any, partial_BTC: Tensor, group: TensorGroup) -> Tensor:
+        ctx.group = group
         return group.reduce_scatter(partial_BTC)
 
     @staticmethod
-    def backward(ctx: object, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.group.gather(gradients[0]), None  # type: ignore[attr-defined]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.group.gather(gradients[0]), None

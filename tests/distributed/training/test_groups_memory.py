@@ -1,0 +1,50 @@
+"""The plan's memory against the live tensors of the members of a group, for one stage at work."""
+
+import multiprocessing as mp
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from hetplanner.runtime.comm.connect import store_at
+from hetplanner.runtime.tensor_parallel.group import TensorGroup
+from tests.support.training.stage_memory import Case, counted, planned
+
+pytestmark = pytest.mark.distributed
+
+CASES = [
+    Case("gpt2", "float32", "middle", 3),
+    Case("gpt2", "bfloat16", "first", 2),
+    Case("gpt2", "float32", "first", 2, more=(("dropout", 0.1),)),
+    Case("llama", "float32", "middle", 3, recompute=True),
+    Case("llama", "bfloat16", "last", 1, more=(("vocab", 32_000),)),
+    Case("llama", "bfloat16", "all", 2),
+]
+TOO_MUCH, TOO_LITTLE = 1.1, 0.94
+
+
+def counted_by_member(port: int, index: int, degree: int, answers: "mp.Queue[list[int]]") -> None:
+    torch.set_num_threads(1)
+    store = store_at("127.0.0.1", port, timedelta(seconds=60), is_master=False)
+    dist.init_process_group("gloo", store=store, rank=index, world_size=degree)
+    group = TensorGroup(index, degree, 0, dist.group.WORLD)
+    answers.put([counted(case, group) for case in CASES])
+    dist.barrier()
+
+
+def test_memory_of_each_member_is_what_the_plan_counts() -> None:
+    context = mp.get_context("spawn")
+    answers, degree = context.Queue(), 2
+    store = store_at("127.0.0.1", 0, timedelta(seconds=60), is_master=True)
+    members = [
+        context.Process(target=counted_by_member, args=(store.port, index, degree, answers)) for index in range(degree)
+    ]
+    for member in members:
+        member.start()
+    found = [answers.get(timeout=120) for _ in members]
+    for member in members:
+        member.join()
+    most = map(max, zip(*found, strict=True))
+    ratios = {str(case): planned(case, degree) / live for case, live in zip(CASES, most, strict=True)}
+    assert all(TOO_LITTLE <= ratio <= TOO_MUCH for ratio in ratios.values()), ratios

@@ -1,0 +1,94 @@
+"""The live tensors of one stage at work, and what a plan counts for them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hetplanner.cost.compute.tensor import repeated_bytes
+from hetplanner.cost.tables import CostTables
+from hetplanner.plan.problem import Problem
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.measure.live_bytes import LiveBytes
+from hetplanner.runtime.model.build import Batch, StageModel
+from hetplanner.runtime.model.stage import StageRunner
+from hetplanner.runtime.rng import RngKey
+from hetplanner.runtime.tensor_parallel.group import ALONE, TensorGroup
+from hetplanner.runtime.train.optimizers import StageOptimizer
+from hetplanner.workload.transformer import TransformerConfig
+from hetplanner.workload.workload import Workload
+from tests.support.plans import factories
+
+STATE_BYTES = 16.0
+"""Of a weight in float32 with gradient and AdamW's moments."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A stage: which part of the model, and how many micro-batches it holds."""
+
+    family: str
+    dtype: str
+    part: str
+    in_flight: int = 1
+    recompute: bool = False
+    more: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        more = ", ".join(f"{name} {value}" for name, value in self.more)
+        return f"{self.family} {self.dtype} {self.part} {self.in_flight}{' again' if self.recompute else ''} {more}"
+
+
+def workload_of(case: Case) -> Workload:
+    is_llama = case.family == "llama"
+    shape: dict[str, Any] = {"vocab": 4000, "tie_embeddings": False, "dropout": 0.0} | dict(case.more)
+    config = TransformerConfig(
+        family=case.family, max_seq_len=256, hidden=128, layers=4, heads=4, ffn=344 if is_llama else 512,
+        kv_heads=2 if is_llama else None, **shape,
+    )  # fmt: skip
+    return Workload(
+        name="memory", transformer=config, global_batch=16, micro_batch=4, seq_len=256, dtype=case.dtype,
+        recompute=case.recompute,
+    )  # fmt: skip
+
+
+def counted(case: Case, group: TensorGroup = ALONE) -> int:
+    """Most live bytes in a step of the stage, weights and states included; of a member of a group its own."""
+    workload = workload_of(case)
+    first, end = span_of(case, workload)
+    model = StageModel(workload, first, end, 0, None, group)
+    runner = StageRunner(model, recompute=case.recompute)
+    weights = model.weights if group.degree > 1 else None
+    optimizer = StageOptimizer(workload, first, end, TrainConfig(), model.flat, model.flat_grad, weights)
+    given = [model.flat, model.flat_grad, model.frozen, *optimizer.states.values()]
+    tokens = torch.randint(0, workload.transformer.vocab, (2, workload.micro_batch, workload.seq_len))
+    sizes = [workload.boundary_elements[boundary] // group.degree for boundary in (first, end)]
+    live = LiveBytes()
+    live.leave_out(*given, tokens)
+    with live:
+        for micro_batch in range(case.in_flight):
+            x = None if model.is_first else torch.randn(sizes[0])
+            runner.forward(micro_batch, x, Batch(tokens[0], tokens[1]), RngKey(0, 0, micro_batch))
+        del x
+        for micro_batch in range(case.in_flight):
+            runner.backward(micro_batch, None if model.is_last else torch.randn(sizes[1]))
+        optimizer.step(1e-3)
+    return live.peak + sum(tensor.untyped_storage().nbytes() for tensor in given)
+
+
+def span_of(case: Case, workload: Workload) -> tuple[int, int]:
+    """First and end operator of the stage."""
+    ops, cuts = len(workload.graph.ops), workload.boundaries
+    spans = {"first": (0, cuts[1]), "middle": (cuts[0], cuts[2]), "last": (cuts[1], ops), "all": (0, ops)}
+    return spans[case.part]
+
+
+def planned(case: Case, degree: int = 1) -> float:
+    """What a plan counts for the stage, without messages between stages; of a group for each member."""
+    workload = workload_of(case)
+    first, end = span_of(case, workload)
+    tables = CostTables(Problem(cluster=factories.small_cluster(4), workload=workload))
+    messages = tables.stage_bytes(first, end, 0, case.recompute) - tables.stage_state_bytes(first, end)
+    whole = tables.stage_bytes(first, end, case.in_flight, case.recompute) - messages
+    each = repeated_bytes(workload, STATE_BYTES) if degree > 1 else 0.0
+    return (whole - each) / degree + each
