@@ -95,7 +95,8 @@ class Profile:
 class _Meter:
     """Mean seconds of named pieces of work: CPU seconds of this thread.
 
-    On a GPU it is the time until a piece is done, and so it is for a group, whose members wait for each other in it.
+    On a GPU it is the time until a piece is done, and so it is for a group, whose members wait for each other in it. Of
+    times the longest eighth is left out: waits end late now and then.
 
     Attributes:
         by_clock: whether it is the time.
@@ -106,15 +107,13 @@ class _Meter:
         self._on_gpu = executor.transport.device.type == "cuda"
         self.by_clock = self._on_gpu or executor.group.degree > 1
         self.cpu_s = 0.0
-        self.total_s: dict[str, float] = {}
-        self.count: dict[str, int] = {}
+        self._seconds: dict[str, list[float]] = {}
 
     def time(self, name: str, work: Callable[[], object]) -> None:
         start, cpu_began = self._now_s(), time.thread_time()
         work()
-        self.total_s[name] = self.total_s.get(name, 0.0) + self._now_s() - start
+        self._seconds.setdefault(name, []).append(self._now_s() - start)
         self.cpu_s += time.thread_time() - cpu_began
-        self.count[name] = self.count.get(name, 0) + 1
 
     def _now_s(self) -> float:
         if not self.by_clock:
@@ -124,7 +123,10 @@ class _Meter:
         return time.monotonic()
 
     def mean_s(self, name: str) -> float:
-        return self.total_s[name] / self.count[name] if name in self.count else 0.0
+        if name not in self._seconds:
+            return 0.0
+        seconds = sorted(self._seconds[name])
+        return statistics.fmean(seconds[: len(seconds) - len(seconds) // 8] if self.by_clock else seconds)
 
 
 class _ChunkRehearsal:

@@ -22,6 +22,7 @@ from hetplanner.codecs.spec import Codec
 from hetplanner.plan.files.plan_files import load_plan
 from hetplanner.plan.model import LinkCodec, Plan
 from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.measure.profile import WINDOW_S
 from hetplanner.schema import checked
 from hetplanner.workload.presets import preset
 from hetplanner.workload.workload import Workload
@@ -108,7 +109,7 @@ def measured_step_s(ranks: Ranks) -> float:
 def bench(label: str, plan: Plan, steps: int) -> dict[str, object]:
     """One run."""
     with tempfile.TemporaryDirectory() as folder:
-        ranks = train(plan, TrainConfig(steps=steps, emulate_links=True), Path(folder))
+        ranks = train(plan, TrainConfig(steps=steps, emulate_links=True), Path(folder), profile_s=WINDOW_S)
         predicted = json.loads((Path(folder) / "prediction.json").read_text())
         measured = measured_step_s(ranks)
         lines = ranks.all_lines("step")
