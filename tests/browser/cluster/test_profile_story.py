@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 
 from hetplanner.profiles.files import profile_to_json
 from hetplanner.workload.presets import preset
-from tests.support.plans.factories import profile_of
+from tests.support.plans.profiles import profile_of
 
 pytestmark = pytest.mark.browser
 

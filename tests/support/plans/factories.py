@@ -9,8 +9,6 @@ from hetplanner.plan.elastic.model import ElasticPlan, ElasticStage
 from hetplanner.plan.elastic.settings import ElasticTimes, WiringSettings
 from hetplanner.plan.model import Plan, Route, Stage
 from hetplanner.plan.problem import Problem
-from hetplanner.profiles.layers import layer_runs
-from hetplanner.profiles.model import LayerCost, Profile
 from hetplanner.schema import checked
 from hetplanner.workload.fine_tuning import Adapters, FineTuning
 from hetplanner.workload.presets import preset
@@ -80,21 +78,6 @@ def tiny_workload(*, layers: int = 4, global_batch: int = 32, micro_batch: int =
         seq_len=32,
         dtype="float32",
     )
-
-
-def profile_of(workload: Workload, *kinds: str, sizes: Sequence[int] = (1, 2), **fields: object) -> Profile:
-    """Every layer takes 0.1 s forward and 0.2 s back for each sample, on all kinds."""
-    runs = layer_runs(workload)
-    rows = [
-        LayerCost(kind=kind, layer=layer, micro_batch=b, forward=0.1 * b, backward=0.2 * b, update=0.01, kept=1e6 * b)
-        for kind in kinds
-        for b in sizes
-        for layer in dict.fromkeys(run.name for run in runs)
-    ]
-    about = {"name": f"{workload.name} measured", "model": workload.name, "layers": runs, "rows": rows}
-    graph, copied = workload.graph, ("seq_len", "dtype", "optimizer")
-    about |= {"num_params": graph.num_params, "num_trained": graph.num_trained, "source": "a test"}
-    return Profile(**about | {name: getattr(workload, name) for name in copied} | fields)
 
 
 TUNINGS = (

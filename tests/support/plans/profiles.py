@@ -1,5 +1,8 @@
 """Profiles with round numbers."""
 
+from collections.abc import Sequence
+
+from hetplanner.profiles import match
 from hetplanner.profiles.layers import layer_runs
 from hetplanner.profiles.model import LayerCost, Profile
 from hetplanner.workload.workload import Workload
@@ -15,24 +18,26 @@ def made_profile(
     **fields: object,
 ) -> Profile:
     """Every layer takes the same: forward seconds by micro-batch, twice as much backward."""
-    runs = layer_runs(workload)
     rows = [
         LayerCost(
             kind=kind, layer=name, micro_batch=size, forward=forward, backward=2 * forward, update=update_s, kept=kept
         )
         for size, forward in (seconds or {1: 0.01, 4: 0.04}).items()
-        for name in dict.fromkeys(run.name for run in runs)
+        for name in _layers(workload)
     ]
-    given = {
-        "name": "made",
-        "model": workload.name,
-        "num_params": workload.graph.num_params,
-        "num_trained": workload.graph.num_trained,
-        "seq_len": workload.seq_len,
-        "dtype": workload.dtype,
-        "optimizer": workload.optimizer,
-        "layers": runs,
-        "rows": rows,
-        "source": "made by hand",
-    }
-    return Profile(**given | fields)  # type: ignore[arg-type]
+    return match.profile_of(workload, rows, name="made", source="made by hand").replace(**fields)
+
+
+def profile_of(workload: Workload, *kinds: str, sizes: Sequence[int] = (1, 2)) -> Profile:
+    """Every layer takes 0.1 s forward and 0.2 s back for each sample, on all kinds."""
+    rows = [
+        LayerCost(kind=kind, layer=layer, micro_batch=b, forward=0.1 * b, backward=0.2 * b, update=0.01, kept=1e6 * b)
+        for kind in kinds
+        for b in sizes
+        for layer in _layers(workload)
+    ]
+    return match.profile_of(workload, rows, name=f"{workload.name} measured", source="a test")
+
+
+def _layers(workload: Workload) -> dict[str, None]:
+    return dict.fromkeys(run.name for run in layer_runs(workload))

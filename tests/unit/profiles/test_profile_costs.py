@@ -101,7 +101,8 @@ def test_sources_name_profile_cluster_file_and_catalog() -> None:
 
 def test_impossible_seconds_are_refused_by_name() -> None:
     workload = preset("gpt2-large", dtype="float16")
-    fast = made_profile(workload, "T4", seconds={1: 1e-6})
+    slow = made_profile(workload, "T4", seconds={1: 1.0})
+    fast = slow.replace(rows=[row.replace(forward=1e-6, backward=2e-6) for row in slow.rows])
     with pytest.raises(InvalidInput, match=r"T4 at micro-batch 1 would reach .* TFLOP/s, its peak in float16 is 65"):
         checked(Problem, {"cluster": _mixed(), "workload": workload, "profile": fast}, "plan")
 

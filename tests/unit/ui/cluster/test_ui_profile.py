@@ -14,7 +14,7 @@ from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.settings.models.differences import differences_text
 from hetplanner.ui.shell.models.app import PlannerApp
 from hetplanner.ui.widgets.cards import is_shown
-from tests.support.plans.factories import profile_of
+from tests.support.plans.profiles import profile_of
 from tests.support.processes.patience import until
 from tests.unit.ui.plan.test_ui_explain import HonestWorker
 from tests.unit.ui.shell.test_ui_models import SAMPLES, TOKEN, FakeService

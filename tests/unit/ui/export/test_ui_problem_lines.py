@@ -10,7 +10,8 @@ from hetplanner.cluster.formats.cluster_files import save_cluster
 from hetplanner.plan.elastic.rebalancing import Rebalancing
 from hetplanner.plan.problem import Constraints
 from hetplanner.ui.settings.models.lines import plan_command, problem_snippet
-from tests.support.plans.factories import chain_plan, profile_of, slow_swarm, small_cluster, swarm_plan, tiny_workload
+from tests.support.plans.factories import chain_plan, slow_swarm, small_cluster, swarm_plan, tiny_workload
+from tests.support.plans.profiles import profile_of
 
 OPTIONS = {"layers": 8, "boundary_layers": "bottleneck:4:2", "shared_layers": 2}
 
