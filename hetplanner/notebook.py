@@ -153,10 +153,10 @@ def pareto(problem: Problem, *, seed: int = 0, budget: Budget | str | float | No
         The front; an interrupt (the stop button, Ctrl-C) ends the search and keeps what was found.
 
     Raises:
-        InvalidInput, Infeasible: see `hetplanner.planners.step_time.pareto.search_front`.
+        InvalidInput, Infeasible: see `hetplanner.planners.step_time.fronts.search_front`.
     """
     from hetplanner.planners.search.interrupts import Interrupts
-    from hetplanner.planners.step_time.pareto import search_front
+    from hetplanner.planners.step_time.fronts import search_front
 
     with Interrupts() as stopped:
         return search_front(problem, seed=seed, budget=budget, on_event=_front_in_terminal, should_stop=stopped)

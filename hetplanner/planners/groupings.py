@@ -97,7 +97,7 @@ class _Events:
 
 
 @dataclass
-class _Clock:
+class DividedBudget:
     """Divides a budget among searches that follow one another."""
 
     budget: Budget
@@ -162,7 +162,7 @@ class SearchOfGroupings:
                     option.start = start if start is not None and start.problem == option.problem else None
             return [options[degrees] for degrees in chosen]
 
-        clock = _Clock(budget)
+        clock = DividedBudget(budget)
         # Large groups make small problems, whose first plans come soon.
         self._round(looked_at(ways.alike()[::-1]), clock, ALIKE, seed, events)
         if not self.alike:
@@ -180,7 +180,7 @@ class SearchOfGroupings:
         bound = min(option.bound for option in options.values()) if is_whole else _work_bound(problem)
         return _merged(min(found, key=lambda o: o.value), bound, events, budget)
 
-    def _round(self, chosen: list[_Option], clock: _Clock, until: float, seed: int, events: _Events) -> None:
+    def _round(self, chosen: list[_Option], clock: DividedBudget, until: float, seed: int, events: _Events) -> None:
         """Searches of some groupings; those that cannot be better, or come when the time is over, are left out."""
         for i, option in enumerate(chosen):
             best = float("inf") if events.best is None else events.best.best

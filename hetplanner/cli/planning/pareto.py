@@ -61,7 +61,7 @@ def _check_folder(out: Path) -> None:
 
 def _search(problem: Problem, seed: int, budget: Budget) -> ParetoFront:
     """Runs the search under a progress line; Ctrl-C ends it, not the program."""
-    from hetplanner.planners.step_time.pareto import search_front
+    from hetplanner.planners.step_time.fronts import search_front
 
     total = budget.evaluations if budget.evaluations is not None else budget.seconds
     with progress_line("searching", total) as (show_line, stopped):

@@ -47,7 +47,7 @@ def _front() -> None:
     from hetplanner.cluster.generators import mixed_gpus
     from hetplanner.plan.problem import Problem
     from hetplanner.planners.interface import Budget
-    from hetplanner.planners.step_time.pareto import search_front
+    from hetplanner.planners.step_time.fronts import search_front
     from hetplanner.workload.presets import preset
 
     task = Problem(cluster=mixed_gpus(0, num_devices=DEVICES), workload=preset("tiny-gpt"))

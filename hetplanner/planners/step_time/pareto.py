@@ -143,7 +143,7 @@ class ParetoFront:
         }
 
 
-def search_front(
+def search_front_of_grouping(
     problem: Problem,
     *,
     seed: int = 0,
@@ -151,7 +151,7 @@ def search_front(
     on_event: OnParetoEvent | None = None,
     should_stop: ShouldStop | None = None,
 ) -> ParetoFront:
-    """Searches for the front of step time and dollars of a problem; its own objective is not read.
+    """Searches for the front of step time and dollars of a problem whose groups are known; see `fronts.search_front`.
 
     Args:
         problem: what to plan.
@@ -191,7 +191,7 @@ def undominated(points: Iterable[tuple[float, float]], same: float = 0.0) -> lis
 
 
 class _FrontSearch:
-    """One search for a front; see :func:`search_front`."""
+    """One search for a front; see :func:`search_front_of_grouping`."""
 
     def __init__(
         self,
@@ -201,8 +201,6 @@ class _FrontSearch:
         on_event: OnParetoEvent | None,
         should_stop: ShouldStop | None,
     ) -> None:
-        if problem.is_grouping_open:
-            raise InvalidInput("constraints.tensor: a front is of one grouping; plan first, and take its problem")
         self._problem = problem.replace(objective="step-time")
         self._seed, self._on_event, self._should_stop = seed, on_event, should_stop
         self._model = CostModel.of(self._problem)
@@ -223,7 +221,7 @@ class _FrontSearch:
             with watched_compiling(self._progress), suppress(CancelledWhileCompiling):
                 self._search_between()
         plans = self._finished()
-        self._report("done", [_point(plan) for plan in plans])
+        self._report("done", [point_of(plan) for plan in plans])
         return ParetoFront(
             problem=self._problem,
             plans=plans,
@@ -295,7 +293,7 @@ class _FrontSearch:
     def _points(self) -> list[tuple[float, float]]:
         """Seconds, and dollars per million tokens, of what is on the front so far."""
         points = [point for shape in self._shapes for point in shape.points()]
-        points += [_point(plan) for plan in self._ends]
+        points += [point_of(plan) for plan in self._ends]
         return [points[i] for i in undominated(points)]
 
     def _finished(self) -> tuple[Plan, ...]:
@@ -308,7 +306,7 @@ class _FrontSearch:
             plan = try_plan(shape.species.layout(shape.candidate(k)), self._model)
             if plan is not None:
                 plans.append(plan)
-        front = [plans[i] for i in undominated((_point(plan) for plan in plans), SAME_PLAN)]
+        front = [plans[i] for i in undominated((point_of(plan) for plan in plans), SAME_PLAN)]
         return tuple(plan.replace(provenance=self._provenance()) for plan in front)
 
     def _provenance(self) -> Provenance:
@@ -411,7 +409,8 @@ def _part(budget: Budget, share: float, evaluations: int | None) -> Budget:
     return Budget(seconds=None if budget.seconds is None else budget.seconds * share, evaluations=evaluations)
 
 
-def _point(plan: Plan) -> tuple[float, float]:
+def point_of(plan: Plan) -> tuple[float, float]:
+    """Seconds of its step, and dollars per million tokens."""
     assert plan.estimate is not None
     assert plan.estimate.usd_per_mtoken is not None
     return plan.estimate.step_s, plan.estimate.usd_per_mtoken
@@ -430,6 +429,6 @@ def _row(plan: Plan) -> dict[str, Any]:
         "unpriced_egress_bytes": found.unpriced_egress_bytes,
         "stages": len(plan.stages),
         "pipelines": len(plan.routes),
-        "devices": len(plan.ranks),
+        "devices": len(plan.processes),
         "bottleneck": found.bottleneck.name,
     }

@@ -147,7 +147,8 @@ class Worker:
     def front(self, request: dict[str, Any]) -> None:
         """The front of step time and dollars."""
         from hetplanner.planners.interface import Budget
-        from hetplanner.planners.step_time.pareto import ParetoEvent, even_choice, search_front
+        from hetplanner.planners.step_time.fronts import search_front
+        from hetplanner.planners.step_time.pareto import ParetoEvent, even_choice
 
         problem = checked(Problem, request["problem"], "problem", from_file=True)
         self.send("phase", text="starting the search")

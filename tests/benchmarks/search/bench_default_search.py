@@ -14,7 +14,7 @@ from bench_mixed import instance
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.registry import make_planner
-from hetplanner.planners.step_time.pareto import search_front
+from hetplanner.planners.step_time.fronts import search_front
 from hetplanner.ui.plan.models.front import WORTH_SAYING
 from hetplanner.ui.settings.models.problem import default_shape
 

@@ -15,7 +15,7 @@ from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.finish import try_plan
 from hetplanner.planners.layout import deepest_layout
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
-from hetplanner.planners.step_time.pareto import search_front
+from hetplanner.planners.step_time.fronts import search_front
 from hetplanner.planners.step_time.space import even_layers
 from tests.support.plans.factories import tied_workload
 

@@ -19,7 +19,7 @@ from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.plan.train import check_runnable
 from hetplanner.planners.interface import Budget
 from hetplanner.planners.registry import make_planner, planner_names
-from hetplanner.planners.step_time.pareto import search_front
+from hetplanner.planners.step_time.fronts import search_front
 from hetplanner.plots.data.search.grid import grid_columns
 from hetplanner.schema import checked
 from hetplanner.simulator.simulation import summarise_plan
@@ -225,12 +225,32 @@ def test_every_planner_of_step_times_plans_in_groups(name: str) -> None:
     assert set(found.plan.ranks) <= set(found.plan.problem.usable_devices)
 
 
+def test_a_front_is_of_all_degrees() -> None:
+    def found():
+        events = []
+        task = problem(TWO, workload=GPT.replace(global_batch=2), tensor=(1, 2, 4))
+        front = search_front(task, budget=Budget(evaluations=3000), on_event=events.append)
+        return front, events
+
+    front, events = found()
+    degrees = {max((g.degree for g in plan.problem.groups), default=1) for plan in front.plans}
+    assert len(degrees) > 1, "the fastest and the cheapest have unlike degrees"
+    points = [(plan.estimate.step_s, plan.estimate.usd_per_mtoken) for plan in front.plans]
+    assert points == sorted(points)
+    assert [usd for _, usd in points] == sorted((usd for _, usd in points), reverse=True)
+    assert front.least_step_s <= points[0][0]
+    assert front.least_usd_per_mtoken <= points[-1][1]
+    assert [event.phase == "done" for event in events] == [False] * (len(events) - 1) + [True]
+    assert events[-1].points == tuple(points)
+    assert front.evaluations <= 3000 + 3 * 64
+    again = found()[0]
+    assert [plan.estimate for plan in again.plans] == [plan.estimate for plan in front.plans]
+
+
 def test_what_knows_no_groups_says_so() -> None:
     dtfm = problem(tensor=(2,), stages=2, replicas=2).replace(objective="dtfm")
     for name in ("gcma", "evolution"):
         with pytest.raises(InvalidInput, match="objective dtfm knows no tensor parallelism"):
             make_planner(name).solve(dtfm)
-    with pytest.raises(InvalidInput, match="a front is of one grouping"):
-        search_front(problem(tensor=(2,)))
     with pytest.raises(InvalidInput, match="a peer of a swarm is one device"):
         make_planner("swarm", {"mode": "elastic"}).solve(problem(tensor=(2,)))

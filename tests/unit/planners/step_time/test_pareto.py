@@ -12,7 +12,8 @@ from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.finish import try_plan
 from hetplanner.planners.layout import deepest_layout
 from hetplanner.planners.registry import make_planner
-from hetplanner.planners.step_time.pareto import search_front, undominated
+from hetplanner.planners.step_time.fronts import search_front
+from hetplanner.planners.step_time.pareto import undominated
 from hetplanner.workload.presets import preset
 from tests.support.plans.factories import small_cluster, tied_workload, tiny_workload, unlike_cluster
 
