@@ -7,7 +7,8 @@ the simulator times too. A SEND returns at once (gloo's own threads transfer), a
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -417,7 +418,16 @@ class Executor:
         if not self.plan.boundary_elements(action.stage, role_of(action)):
             return torch.empty(0)
         crossing = self._crossing(action.stage)
-        return self.group.dealt(whole, crossing.shape, crossing.axis, self.transport.device)
+        with self._awaiting_leader():
+            return self.group.dealt(whole, crossing.shape, crossing.axis, self.transport.device)
+
+    @contextmanager
+    def _awaiting_leader(self) -> Iterator[None]:
+        """What a group's leader begins when other ranks let it; the others tell that they wait for it."""
+        if not self.group.is_leader:
+            self.heartbeat.wait_for(self.group.leader)
+        yield
+        self.heartbeat.advance()
 
     def own_part(self, whole: Tensor, stage: int) -> Tensor:
         """This member's part of what crosses the boundary behind a stage."""
@@ -504,10 +514,10 @@ class Executor:
         if self._has_stepped:
             return
         self._has_stepped = True
-        for whole in self.wholes:
-            whole.finish_gradients()
-        self.stats.loss_scale = self.update.scale.value if self.update.scale else None
-        self.stats.grad_norm = self._agree()
+        with self._awaiting_leader():
+            for whole in self.wholes:
+                whole.finish_gradients()
+            self.stats.grad_norm = self._agree()
         self.stats.grad_square = self.update.grad_square
         self.stats.skipped = self.update.overflowed
         self.before_update()

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from hetplanner.errors import InvalidInput
+from hetplanner.liveness.heartbeat import HEARTBEAT_VARIABLE, create_heartbeats, read_heartbeats
 from hetplanner.plan.files.checkpoints import checkpoint_folder
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig, check_runnable
@@ -22,8 +24,9 @@ from hetplanner.workload.huggingface import workload_from_config
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 from tests.support.models.model_folders import loaded, model_folder, plain_losses
-from tests.support.plans.factories import chain_plan
+from tests.support.plans.factories import chain_plan, small_cluster
 from tests.support.plans.grouped import in_groups
+from tests.support.processes.patience import until
 from tests.support.training.real_ranks import Ranks, start_ranks, train
 
 pytestmark = pytest.mark.distributed
@@ -146,3 +149,20 @@ def test_a_killed_member_ends_all_with_an_error_line(tmp_path: Path) -> None:
     codes = ranks.wait(10)
     assert codes == [1, 1, 1, -signal.SIGKILL]
     assert all("lost a peer in step" in ranks.lines(rank, "error")[0]["text"] for rank in range(3))
+
+
+def tells(rank: int, *, path: str) -> None:
+    os.environ[HEARTBEAT_VARIABLE] = path
+
+
+def test_a_member_tells_that_it_waits_for_its_leader(tmp_path: Path) -> None:
+    cluster, path = small_cluster(2, latency="200 ms"), tmp_path / "heartbeats"
+    create_heartbeats(path, 3)
+    plan = in_groups(chain_plan([4], [4], workload=gpt(), cluster=cluster), [1, 2])
+    ranks = start_ranks(
+        plan, TrainConfig(steps=8, emulate_links=True), tmp_path / "run", fault=partial(tells, path=str(path))
+    )
+    ranks.wait_for_phase("training")
+    until(lambda: read_heartbeats(path)[2].waits_for == 1 or not any(p.is_alive() for p in ranks.processes), ranks.logs)
+    assert any(p.is_alive() for p in ranks.processes)
+    assert ranks.wait() == [0, 0, 0]
