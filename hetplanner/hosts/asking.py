@@ -18,7 +18,7 @@ from hetplanner.launchers.launch_file import load_launch
 from hetplanner.launchers.ssh import placed_over_ssh
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.plan_files import AnyPlan
-from hetplanner.plan.placement import planned_gpus
+from hetplanner.plan.placement import planned_gpus, stages_on_host
 from hetplanner.plan.train import TrainConfig
 from hetplanner.schema import checked
 
@@ -76,8 +76,7 @@ def reads_data(plan: AnyPlan, host: PlacedHost) -> bool:
     """Whether one of its ranks reads inputs or labels; of a swarm its trainers do, on the first host."""
     if isinstance(plan, ElasticPlan):
         return host.node == 0
-    ends = {0, len(plan.stages) - 1}
-    return any(stage in ends for rank in host.ranks for stage, _ in plan.places_of_rank[rank])
+    return not stages_on_host(plan, host.ranks).isdisjoint({0, len(plan.stages) - 1})
 
 
 def _asked_data(plan: AnyPlan, config: TrainConfig) -> dict[str, str]:

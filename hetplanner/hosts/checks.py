@@ -212,9 +212,11 @@ def _checkpoints(plan: AnyPlan, config: TrainConfig, known: Sequence[tuple[Found
             return []
         why = "no checkpoint of the run to go on from has a part of every stage on these hosts"
         return [(known[0][0].host.name, f"{why}; add a host that has the rest, or begin anew, without --resume")]
+    # Of a group its first process writes.
+    written = [{rank for rank in each.host.ranks if rank < len(plan.ranks)} for each, _ in known]
     whole = [
-        {step for step, parts in facts.checkpoints.items() if set(each.host.ranks) <= set(parts)}
-        for each, facts in known
+        {step for step, parts in facts.checkpoints.items() if ranks <= set(parts)}
+        for ranks, (_, facts) in zip(written, known, strict=True)
     ]
     if set.intersection(*whole):
         return []

@@ -15,6 +15,7 @@ from hetplanner.launchers.hosts_file import PlacedHost
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.checkpoints import MAX_MANIFEST_BYTES, prune
 from hetplanner.plan.files.plan_files import AnyPlan
+from hetplanner.plan.placement import stages_on_host
 from hetplanner.plan.train import TrainConfig
 from hetplanner.reading import DAMAGED
 from hetplanner.schema import parse_json, read_text
@@ -60,8 +61,7 @@ def wanted_files(plan: AnyPlan, config: TrainConfig, host: PlacedHost) -> tuple[
     found += [Wanted(f"log-{rank}.txt", GROWS, LOG_BYTES, f"log-{rank}.txt") for rank in host.ranks]
     found.append(Wanted(TORCHRUN_LOG, GROWS, LOG_BYTES, host_log(host.node)))
     model = int(MODEL_SLACK * need.model) + SLACK_BYTES
-    stages = sorted({stage for rank in host.ranks for stage, _ in plan.places_of_rank[rank]})
-    whole = {f"model-stage-{stage}.safetensors": model for stage in stages}
+    whole = {f"model-stage-{stage}.safetensors": model for stage in sorted(stages_on_host(plan, host.ranks))}
     if 0 in host.ranks:
         whole |= dict.fromkeys(OF_RANK_0, SMALL_BYTES) | {"model.safetensors": model}
         found.append(Wanted(MANIFESTS, WHOLE, MAX_MANIFEST_BYTES, ""))

@@ -12,6 +12,7 @@ from hetplanner.errors import Infeasible
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.model import Plan
+from hetplanner.plan.placement import workers_of
 from hetplanner.plan.train import TrainConfig
 from hetplanner.units import short_bytes
 
@@ -66,9 +67,10 @@ def memory() -> tuple[int, int]:
 
 
 def estimated_rank_bytes(plan: Plan, config: TrainConfig | None = None) -> list[int]:
-    """Estimated resident bytes of every rank on this machine: the process itself, and what its stages need.
+    """Estimated resident bytes of every rank on this machine: its processes, and what its stages need.
 
-    Checkpoints that are written beside the steps add a copy of what they hold.
+    Checkpoints that are written beside the steps add a copy of what they hold. A group of devices has its stages once
+    more, whole, in memory that its processes share.
     """
     tables = CostTables(plan.problem)
     needed_R = [HEAP_FACTOR * needed for needed in peak_bytes(plan, tables)]
@@ -76,7 +78,12 @@ def estimated_rank_bytes(plan: Plan, config: TrainConfig | None = None) -> list[
         copied_S = [tables.sent_state_bytes(stage.first_op, stage.end_op) for stage in plan.stages]
         for rank, places in enumerate(plan.places_of_rank):
             needed_R[rank] += sum(copied_S[s] for s, _ in places)
-    return [PROCESS_BYTES + int(needed) for needed in needed_R]
+    for processes, (rank, places) in zip(plan.processes_of_rank, enumerate(plan.places_of_rank), strict=True):
+        if len(processes) > 1:
+            stages = [plan.stages[s] for s, _ in places]
+            needed_R[rank] += sum(tables.stage_state_bytes(stage.first_op, stage.end_op) for stage in stages)
+    counts = map(len, plan.processes_of_rank)
+    return [count * PROCESS_BYTES + int(needed) for count, needed in zip(counts, needed_R, strict=True)]
 
 
 def estimated_peer_bytes(plan: ElasticPlan) -> list[int]:
@@ -109,7 +116,7 @@ def check_capacity(plan: AnyPlan, machine: Machine | None = None, config: TrainC
     """
     machine = machine or this_machine()
     needed = estimated_peer_bytes(plan) if isinstance(plan, ElasticPlan) else estimated_rank_bytes(plan, config)
-    num_ranks = len(needed)
+    num_ranks = len(workers_of(plan))
     if num_ranks > RANKS_PER_CORE * machine.cores:
         raise Infeasible(
             f"this machine cannot hold the run: {num_ranks} ranks on {_count(machine.cores, 'core')} is more"
@@ -117,7 +124,7 @@ def check_capacity(plan: AnyPlan, machine: Machine | None = None, config: TrainC
         )
     limit = MEMORY_SHARE * machine.free_bytes
     if sum(needed) > limit:
-        worst = max(range(num_ranks), key=lambda rank: needed[rank])
+        worst = max(range(len(needed)), key=lambda rank: needed[rank])
         raise Infeasible(
             f"this machine cannot hold the run: {num_ranks} ranks need {short_bytes(sum(needed))} of memory"
             f" (rank {worst}, stage {_stage_of(plan, worst)}, alone {short_bytes(needed[worst])}), and"

@@ -39,6 +39,11 @@ def ranks_by_host(plan: Plan | ElasticPlan) -> dict[str, tuple[int, ...]]:
     return {host: tuple(ranks) for host, ranks in found.items()}
 
 
+def stages_on_host(plan: Plan, processes: Sequence[int]) -> set[int]:
+    """The stages that some processes work on."""
+    return {stage for process in processes for stage, _ in plan.places_of_rank[plan.rank_of_process[process]]}
+
+
 def planned_gpus(plan: Plan | ElasticPlan, device: str, ranks: Sequence[int]) -> list[DeviceKind]:
     """The kinds of the GPUs that some ranks have, one a rank; none where a run computes on processors.
 

@@ -23,6 +23,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.model.sample import load_model
 from tests.support.plans.factories import chain_plan, hosted, small_cluster
+from tests.support.plans.grouped import in_groups
 from tests.support.processes.patience import HANG_S, stretched, until
 from tests.support.training.real_ranks import start_ranks, train
 
@@ -265,6 +266,25 @@ def test_ranks_of_a_host_need_not_follow_one_another(tmp_path: Path) -> None:
     for rank, ((stage, _),) in enumerate(plan.places_of_rank):
         lines = [json.loads(line) for line in (run_dir / f"rank-{rank}.jsonl").read_text().splitlines()]
         assert [line["stages"] for line in lines if line["type"] == "profile"] == [[stage]]
+        losses = [line["loss_sum"] for line in lines if line["type"] == "step"]
+        assert losses == [line["loss_sum"] for line in alone.lines(rank, "step")]
+
+
+def test_groups_of_two_hosts_are_started_host_by_host(tmp_path: Path) -> None:
+    plan = in_groups(
+        chain_plan([2, 2], [4], cluster=hosted({"d0": "a", "d1": "b", "d2": "a", "d3": "b"})), [2, 1, 1, 2]
+    )
+    save_plan(plan, tmp_path / "plan.json")
+    run_dir, port = tmp_path / "run", free_loopback_port()
+    agents = [
+        launched(tmp_path / "plan.json", run_dir, port, steps=3, nodes=2, node=n, ranks=3, host=host)
+        for n, host in enumerate("ab")
+    ]
+    wait_for(agents)
+    alone = start_ranks(plan, TrainConfig(steps=3), tmp_path / "alone")
+    assert alone.wait(HANG_S) == [0] * 6
+    for rank in range(4):
+        lines = [json.loads(line) for line in (run_dir / f"rank-{rank}.jsonl").read_text().splitlines()]
         losses = [line["loss_sum"] for line in lines if line["type"] == "step"]
         assert losses == [line["loss_sum"] for line in alone.lines(rank, "step")]
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetplanner.errors import RunError
+from hetplanner.hosts.asking import reads_data
 from hetplanner.hosts.framing import HELLO, PIECE_BYTES, FrameError, FrameWriter, read_frame, read_greeting
 from hetplanner.hosts.mirror import Mirror, wanted_files
 from hetplanner.hosts.on_host.sending import LINES, Changes
@@ -16,6 +17,7 @@ from hetplanner.launchers.hosts_file import Hosts, place_hosts
 from hetplanner.plan.files.checkpoints import Manifest, RankFile, checkpoint_steps, publish
 from hetplanner.plan.train import TrainConfig
 from tests.support.plans.factories import chain_plan, hosted
+from tests.support.plans.grouped import in_groups
 
 PLAN = chain_plan(shares=(1, 1), cuts=(4,), cluster=hosted({"d0": "a", "d1": "b", "d2": "b", "d3": "c"}))
 A, B, C = place_hosts(PLAN, Hosts())
@@ -187,6 +189,11 @@ def test_only_files_of_the_hosts_own_ranks_are_asked_for():
     assert not {"rank-0.jsonl", "rank-3.jsonl"} & names["b"]
     assert "model-stage-0.safetensors" in names["a"]
     assert "model-stage-0.safetensors" not in names["c"]
+    grouped = in_groups(chain_plan([2], [4]), [1, 2])
+    _, second = place_hosts(grouped, Hosts())
+    names = {one.name for one in wanted_files(grouped, TrainConfig(), second)}
+    assert {"rank-1.jsonl", "log-2.txt", "model-stage-1.safetensors"} <= names
+    assert reads_data(grouped, second)
 
 
 @pytest.mark.parametrize(

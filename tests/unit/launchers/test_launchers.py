@@ -32,6 +32,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.swarm.launch import host_part
 from hetplanner.workload.presets import preset
 from tests.support.plans.factories import chain_plan, hosted, swarm_plan
+from tests.support.plans.grouped import in_groups
 
 RUN_DIR = Path("/tmp/a run's directory")
 
@@ -278,6 +279,17 @@ def test_too_much_memory_is_refused_with_the_numbers(plan):
     assert "900 MB may be used (90% of 1 GB free)" in str(error.value)
     assert "rehearse it" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_group_has_a_process_for_each_device_and_its_stage_once_more(plan):
+    grouped = in_groups(plan, [2, 1, 1, 1])
+    two, one = (estimated_rank_bytes(each)[0] for each in (grouped, plan))
+    tables, stage = CostTables(plan.problem), plan.stages[0]
+    whole = tables.stage_state_bytes(stage.first_op, stage.end_op)
+    assert two - one == pytest.approx(PROCESS_BYTES + whole, abs=2)
+    pairs = in_groups(chain_plan(shares=(1,) * 3, cuts=(4,)), [2] * 6)
+    with pytest.raises(Infeasible, match="12 ranks on 1 core is more than 8"):
+        check_capacity(pairs, Machine(cores=1, free_bytes=10**12))
 
 
 def test_checkpoints_beside_the_steps_need_memory_for_a_copy_of_what_they_hold(plan):
