@@ -186,7 +186,7 @@ class Session:
         plan, rank = self.plan, self.rank
         device = choose_device(plan, self.config, self.place)
         own_gpus = have_own_gpus(device)
-        group = TensorGroup.join(plan, self.place.rank, device, own_gpus=own_gpus)
+        group = TensorGroup.join(plan, self.place.rank, own_gpus=own_gpus)
         chunks = build_chunks(plan, rank, self.config, device, group)
         needs_batch = any(chunk.model.needs_batch for chunk in chunks)
         batches, held_out = self._open_data(needs_batch=needs_batch)

@@ -51,13 +51,12 @@ class TensorGroup:
     on_device: dist.ProcessGroup | None = None
 
     @staticmethod
-    def join(plan: Plan, process: int, device: torch.device, *, own_gpus: bool) -> TensorGroup:
+    def join(plan: Plan, process: int, *, own_gpus: bool) -> TensorGroup:
         """The group of a process; all processes must call it at the same time.
 
         Args:
             plan: whose groups they are.
             process: number of this one.
-            device: on which it computes.
             own_gpus: whether every process has a GPU of its own, so that nccl can join them.
         """
         mine = TensorGroup(leader=process)

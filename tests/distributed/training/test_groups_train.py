@@ -20,11 +20,12 @@ from hetplanner.planners.variants.schedules import interleave
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.model.sample import load_model
 from hetplanner.runtime.train.reference import train_reference
+from hetplanner.workload.fine_tuning import FineTuning
 from hetplanner.workload.huggingface import workload_from_config
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 from tests.support.models.model_folders import loaded, model_folder, plain_losses
-from tests.support.plans.factories import chain_plan, small_cluster
+from tests.support.plans.factories import chain_plan, small_cluster, tuned
 from tests.support.plans.grouped import in_groups
 from tests.support.processes.patience import until
 from tests.support.training.real_ranks import Ranks, start_ranks, train
@@ -62,6 +63,9 @@ PLANS = {
     "unlike degrees by stage": lambda: in_groups(chain_plan([4], [3, 8], workload=gpt()), [4, 1, 2]),
     "unlike degrees by replica, llama": lambda: in_groups(chain_plan([2, 2], [4], workload=llama()), [1, 2, 2, 1]),
     "cut before the loss, sgd": lambda: in_groups(chain_plan([4], [10], workload=gpt(optimizer="sgd")), [2, 2]),
+    "frozen layers": lambda: in_groups(
+        chain_plan([4], [4], workload=tuned(gpt(), FineTuning(frozen_layers=2))), [2, 2]
+    ),
     "interleaved": lambda: in_groups(interleave(chain_plan([4, 4], [5], workload=gpt(global_batch=16))), [2, 1, 2, 1]),
 }
 
