@@ -134,7 +134,8 @@ def test_weights_moments_and_running_statistics_come_over_to_the_bit(tmp_path: P
     new = chain_plan([shares], [], workload=workload, cluster=cluster)
     config = TrainConfig(steps=6, seed=1)
     chunks = build_chunks(new, 0, config)
-    executor = SimpleNamespace(plan=new, chunks=chunks, update=SimpleNamespace(scale=None), completed_steps=0)
+    scale = SimpleNamespace(scale=None)
+    executor = SimpleNamespace(plan=new, whole_chunks=chunks, wholes=(), update=scale, completed_steps=0)
     skipped: list[str] = []
     assert carry_over(executor, 0, tmp_path / "before", skipped) == (3, old.digest())
     assert (executor.completed_steps, skipped) == (3, [])
