@@ -312,14 +312,14 @@ class Session:
         agree(weights.digest.encode(), "weights of init_from")
         models = [chunk.model for chunk in executor.whole_chunks]
         for whole in executor.wholes:
-            whole.collect_state()  # the folder need not have all of it
+            whole.gather_state()  # the folder need not have all of it
         read = load_pretrained(models, weights, self.heartbeat.advance) if executor.group.is_leader else 0
         if self.config.adapter is not None:
             adapter = check_adapter(self.config.adapter, self.plan.problem.workload)
             agree(adapter.digest.encode(), "weights of adapter")
             read += load_pretrained(models, adapter, self.heartbeat.advance)
         for whole in executor.wholes:
-            whole.spread_state()
+            whole.scatter_state()
         seconds = round(time.monotonic() - began_s, 6)
         self.telemetry.write("weights", source=self.config.init_from, bytes=read, seconds=seconds)
         log.info("begins with %d bytes of weights of %s, read in %.1f s", read, self.config.init_from, seconds)
@@ -460,7 +460,7 @@ class Session:
         try:
             executor.transport.finish()
             for whole in executor.wholes:
-                whole.collect_state()
+                whole.gather_state()
             save_model(
                 self.plan,
                 self.place.rank,
@@ -548,7 +548,7 @@ class Session:
 
     def _save_parts(self, executor: Executor) -> None:
         for whole in executor.wholes:
-            whole.collect_alone(executor.completed_steps)
+            whole.gather_state_alone(executor.completed_steps)
         if not executor.group.is_leader:
             return
         save_parts(executor.whole_chunks, executor.completed_steps, self.run_dir)

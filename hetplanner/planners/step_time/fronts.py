@@ -76,7 +76,7 @@ def search_front(
     """
     total = Budget.parse(budget)
     if not problem.is_grouping_open:
-        return search_front_of_grouping(problem, seed=seed, budget=total, on_event=on_event, should_stop=should_stop)
+        return search_front_of_grouping(problem, seed, total, on_event, should_stop)
     ways, events, clock = Groupings(problem), _Events(on_event), DividedBudget(total)
     options, why = ways.alike(), Infeasible("no degree of tensor parallelism is possible")
     for i, degrees in enumerate(options):
@@ -85,9 +85,7 @@ def search_front(
         part = clock.part(1.0, len(options) - i, sum(front.evaluations for front in events.fronts))
         grouped = problem.replace(groups=ways.groups(degrees))
         try:
-            front = search_front_of_grouping(
-                grouped, seed=seed, budget=part, on_event=events.take, should_stop=should_stop
-            )
+            front = search_front_of_grouping(grouped, seed, part, events.take, should_stop)
         except Infeasible as error:
             why = error
             continue

@@ -144,35 +144,13 @@ class ParetoFront:
 
 
 def search_front_of_grouping(
-    problem: Problem,
-    *,
-    seed: int = 0,
-    budget: Budget | str | float | None = None,
-    on_event: OnParetoEvent | None = None,
-    should_stop: ShouldStop | None = None,
+    problem: Problem, seed: int, budget: Budget, on_event: OnParetoEvent | None, should_stop: ShouldStop | None
 ) -> ParetoFront:
-    """Searches for the front of step time and dollars of a problem whose groups are known; see `fronts.search_front`.
-
-    Args:
-        problem: what to plan.
-        seed: of every random choice; same seed and same number of evaluations give the same front.
-        budget: of all searches together, see :class:`Budget`; zero still gives a valid plan.
-        on_event: called at most ten times a second, and once at the end.
-        should_stop: asked between chunks of work; True ends the search with the front so far.
-
-    Returns:
-        The front; its plans belong to the problem with objective step-time.
-
-    Raises:
-        InvalidInput: if the problem's shape contradicts its cluster or model, a usable device has no price, or
-            devices are pinned to stages.
-        Infeasible: if no plan fits the devices' memory.
-    """
+    """The front of a problem whose groups are known; all else is as of `fronts.search_front`."""
     require_prices(problem)
     if problem.constraints.pinned:
         raise InvalidInput("constraints.pinned: the front of step time and dollars does not honour pins; drop them")
-    search = _FrontSearch(problem, checked_seed(seed), Budget.parse(budget), on_event, should_stop)
-    return search.run()
+    return _FrontSearch(problem, checked_seed(seed), budget, on_event, should_stop).run()
 
 
 def undominated(points: Iterable[tuple[float, float]], same: float = 0.0) -> list[int]:

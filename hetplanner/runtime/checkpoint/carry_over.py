@@ -58,7 +58,7 @@ def carry_over(
         _load(executor, source, advance)
         executor.completed_steps = step
         for whole in executor.wholes:
-            whole.spread_state()
+            whole.scatter_state()
         return step, old.digest()
     return 0, ""
 

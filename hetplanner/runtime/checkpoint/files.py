@@ -111,7 +111,7 @@ class Checkpoints:
             return
         began_s, self._last_step = time.monotonic(), step
         for whole in executor.wholes:
-            whole.collect_state()
+            whole.gather_state()
         self.telemetry.flush()  # a run that resumes here finds all earlier steps in it, even if this rank is killed
         large: dict[str, Tensor] = {}
         small: dict[str, Tensor] = {}
@@ -285,9 +285,8 @@ def load_state(executor: Executor, path: Path) -> None:
             odd = sorted(names ^ mine.keys())[:3]
             raise InvalidInput(f"{path.parent.name}/{path.name}: does not fit this plan, see {', '.join(odd)}")
         reduction = {}
-        for name, tensor in mine.items():
-            if not executor.group.is_leader:  # it shares the leader's memory
-                continue
+        # The other members of a group share the leader's memory.
+        for name, tensor in mine.items() if executor.group.is_leader else ():
             value = file.get_tensor(name)
             if name.startswith("reduction."):
                 reduction[name.removeprefix("reduction.")] = value
@@ -301,7 +300,7 @@ def load_state(executor: Executor, path: Path) -> None:
         scale.value, scale.quiet_steps = float(numbers["loss_scale"]), int(numbers["quiet_steps"])
     executor.completed_steps = int(numbers["step"])
     for whole in executor.wholes:
-        whole.spread_state()
+        whole.scatter_state()
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,7 +234,7 @@ class _Rehearsal:
 
     def encode(self) -> None:
         action, x, codec, data = next(self.sends)
-        whole = self.executor.collected(self.executor.own_part(x, action.stage), action)
+        whole = self.executor.gathered(self.executor.own_part(x, action.stage), action)
         if whole is not None:
             codec.encode(whole, torch.empty_like(data))
 
@@ -242,11 +242,11 @@ class _Rehearsal:
         action, x, codec, data = next(self.takes)
         if self.executor.group.is_leader:
             codec.decode(data, x.numel())
-        self.executor.dealt(x, action)
+        self.executor.scattered(x, action)
 
     def reduce(self) -> None:
         for whole in self.executor.wholes:
-            whole.collect_gradients()
+            whole.gather_gradients()
         if self.executor.group.is_leader:
             for reducer in self.executor.reductions.reducers.values():
                 reducer.rehearse()

@@ -173,20 +173,20 @@ class OpModule(nn.Module):
             y = getattr(self, target)(x, y)
         return y
 
-    def widen(self, x: Tensor, *names: str) -> tuple[Tensor, ...]:
+    def column_parallel(self, x: Tensor, *names: str) -> tuple[Tensor, ...]:
         """What linear layers give that are divided by rows: of all tokens, this member's rows of each."""
         if self.group.degree == 1:
             return tuple(self.project(name, x) for name in names)
         layers: list[Linear] = [getattr(self, name) for name in names]
         biases = [None if layer.bias is None else lowered(layer.bias) for layer in layers]
-        return self.group.widened(x, [lowered(layer.weight) for layer in layers], biases)
+        return self.group.column_parallel(x, [lowered(layer.weight) for layer in layers], biases)
 
-    def narrow(self, name: str, x: Tensor) -> Tensor:
+    def row_parallel(self, name: str, x: Tensor) -> Tensor:
         """What a linear layer gives that is divided by columns: the members' sum, of this one's tokens."""
         if self.group.degree == 1:
             return self.project(name, x)
         layer: Linear = getattr(self, name)
-        y = self.group.added_up(F.linear(x, lowered(layer.weight)))
+        y = self.group.scattered_sum(F.linear(x, lowered(layer.weight)))
         return y if layer.bias is None else y + lowered(layer.bias)
 
     def linear(self, wide_in: int, wide_out: int) -> Linear:
@@ -222,7 +222,7 @@ class Embedding(OpModule):
         first, end = part_range(self.config.vocab, self.group.index, self.group.degree)
         is_elsewhere_BT = (tokens_BT < first) | (tokens_BT >= end)
         rows = self.tokens((tokens_BT - first).masked_fill(is_elsewhere_BT, 0))
-        return self.group.added_up(rows.masked_fill(is_elsewhere_BT[..., None], 0.0))
+        return self.group.scattered_sum(rows.masked_fill(is_elsewhere_BT[..., None], 0.0))
 
 
 class Attention(OpModule):
@@ -242,7 +242,7 @@ class Attention(OpModule):
     def forward(self, x_BTC: Tensor, key: RngKey | None = None, mask: DocumentMask | None = None) -> Tensor:
         """One attention half of a layer; a token sees those before it, of its own document."""
         c = self.config
-        (wide,) = self.widen(self.norm_in(x_BTC), "qkv")
+        (wide,) = self.column_parallel(self.norm_in(x_BTC), "qkv")
         B, T, _ = wide.shape
         H, K = c.heads // self.group.degree, c.num_kv_heads // self.group.degree
         wide = wide.view(B, T, H + 2 * K, c.head_dim).transpose(1, 2)
@@ -256,7 +256,7 @@ class Attention(OpModule):
         y_BHTE = F.scaled_dot_product_attention(
             q_BHTE, k_BKTE, v_BKTE, attn_mask=seen, is_causal=seen is None, enable_gqa=grouped
         )
-        y_BTC = self.narrow("out", y_BHTE.transpose(1, 2).reshape(B, T, H * c.head_dim))
+        y_BTC = self.row_parallel("out", y_BHTE.transpose(1, 2).reshape(B, T, H * c.head_dim))
         return x_BTC + drop(y_BTC, c.dropout, key, self.op_index, self.group)
 
 
@@ -278,12 +278,12 @@ class Mlp(OpModule):
         """One feed-forward half of a layer."""
         y = self.norm_in(x_BTC)
         if self.gate is None:
-            (up,) = self.widen(y, "up")
+            (up,) = self.column_parallel(y, "up")
             wide = F.gelu(up, approximate="tanh")
         else:
-            up, gate = self.widen(y, "up", "gate")
+            up, gate = self.column_parallel(y, "up", "gate")
             wide = F.silu(gate) * up
-        return x_BTC + drop(self.narrow("down", wide), self.config.dropout, key, self.op_index, self.group)
+        return x_BTC + drop(self.row_parallel("down", wide), self.config.dropout, key, self.op_index, self.group)
 
 
 class Narrow(OpModule):
@@ -354,7 +354,7 @@ class Head(OpModule):
         """Projects on the vocabulary."""
         if self.group.degree == 1:
             return F.linear(x_BTC, lowered(self.weight))
-        return self.group.widened(x_BTC, [lowered(self.weight)], [None])[0]
+        return self.group.column_parallel(x_BTC, [lowered(self.weight)], [None])[0]
 
 
 class Loss(OpModule):

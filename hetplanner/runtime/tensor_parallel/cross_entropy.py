@@ -41,7 +41,7 @@ def count_correct(logits_NV: Tensor, labels_N: Tensor, first_word: int, group: T
     """How many labels have the greatest logit of all words; of equal ones the first counts."""
     value_N, index_N = logits_NV.float().max(dim=1)
     best = torch.stack((value_N.double(), (index_N + first_word).double()))
-    best_2kN = group.gather(best[:, None, :])
+    best_2kN = group.all_gather(best[:, None, :])
     first_N = best_2kN[0].argmax(dim=0)
     return best_2kN[1].gather(0, first_N[None])[0].long().eq(labels_N).sum()
 

@@ -84,7 +84,9 @@ class TensorGroup:
         here = x.shape[1] // self.degree
         return x[:, self.index * here : (self.index + 1) * here]
 
-    def widened(self, x_BtC: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    def column_parallel(
+        self, x_BtC: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]
+    ) -> tuple[Tensor, ...]:
         """x · weightᵀ (+ bias) of all members' tokens, for each weight.
 
         Backward, the tokens are gathered once more: a member keeps its own alone.
@@ -96,17 +98,17 @@ class TensorGroup:
         """
         if torch.is_autocast_enabled(x_BtC.device.type):  # the product would lower it anyway
             x_BtC = x_BtC.to(torch.get_autocast_dtype(x_BtC.device.type))
-        out: tuple[Tensor, ...] = _Widened.apply(x_BtC, self, len(weights), *weights, *biases)
+        out: tuple[Tensor, ...] = _ColumnParallel.apply(x_BtC, self, len(weights), *weights, *biases)
         return out
 
-    def added_up(self, partial_BTC: Tensor) -> Tensor:
+    def scattered_sum(self, partial_BTC: Tensor) -> Tensor:
         """This member's tokens of the sum over all members; backward, gradients of all tokens are gathered."""
         if self.degree == 1:
             return partial_BTC
-        out: Tensor = _AddedUp.apply(partial_BTC, self)
+        out: Tensor = _ScatteredSum.apply(partial_BTC, self)
         return out
 
-    def gather(self, x_BtC: Tensor) -> Tensor:
+    def all_gather(self, x_BtC: Tensor) -> Tensor:
         """All members' tokens, without autograd."""
         B, t, C = x_BtC.shape
         mine = x_BtC.contiguous()
@@ -172,7 +174,7 @@ class TensorGroup:
 
     # -- messages between ranks -------------------------------------------------------------------
 
-    def dealt(self, whole: Tensor | None, shape: tuple[int, ...], axis: int, device: torch.device) -> Tensor:
+    def scatter(self, whole: Tensor | None, shape: tuple[int, ...], axis: int, device: torch.device) -> Tensor:
         """A message's part for this member, 1-D.
 
         Args:
@@ -194,7 +196,7 @@ class TensorGroup:
             dist.recv(out, self.leader, group=self.handle)
         return out.reshape(-1).to(device)
 
-    def collected(self, part: Tensor, shape: tuple[int, ...], axis: int) -> Tensor | None:
+    def gather(self, part: Tensor, shape: tuple[int, ...], axis: int) -> Tensor | None:
         """The whole of what all members hold parts of, 1-D; on the leader, else None.
 
         Args:
@@ -236,19 +238,19 @@ def part_range(size: int, index: int, degree: int) -> tuple[int, int]:
     return first, first + each + (index < rest)
 
 
-class _Widened(torch.autograd.Function):
+class _ColumnParallel(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_BtC: Tensor, group: TensorGroup, count: int, *parts: Tensor | None) -> tuple[Tensor, ...]:
         weights, biases = parts[:count], parts[count:]
         ctx.group, ctx.biased = group, [bias is not None for bias in biases]
         ctx.save_for_backward(x_BtC, *weights)
-        all_BTC = group.gather(x_BtC)
+        all_BTC = group.all_gather(x_BtC)
         return tuple(F.linear(all_BTC, weight, bias) for weight, bias in zip(weights, biases, strict=True))  # type: ignore[arg-type]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x_BtC, *weights = ctx.saved_tensors
-        all_NC = ctx.group.gather(x_BtC).flatten(0, 1)
+        all_NC = ctx.group.all_gather(x_BtC).flatten(0, 1)
         of_weights = [gradient.flatten(0, 1).T @ all_NC for gradient in gradients]
         del all_NC
         of_biases = [g.sum((0, 1)) if biased else None for g, biased in zip(gradients, ctx.biased, strict=True)]
@@ -258,7 +260,7 @@ class _Widened(torch.autograd.Function):
         return ctx.group.reduce_scatter(partial), None, None, *of_weights, *of_biases
 
 
-class _AddedUp(torch.autograd.Function):
+class _ScatteredSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, partial_BTC: Tensor, group: TensorGroup) -> Tensor:
         ctx.group = group
@@ -266,4 +268,4 @@ class _AddedUp(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.group.gather(gradients[0]), None
+        return ctx.group.all_gather(gradients[0]), None

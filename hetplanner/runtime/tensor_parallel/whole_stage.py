@@ -42,7 +42,7 @@ class WholeStage:
         optimizer = StageOptimizer(workload, first_op, end_op, config, model.flat, model.flat_grad, zeros=zeros)
         self.chunk = Chunk(own.stage, own.replica, model, StageRunner(model), optimizer)
         self.has_gradients = False
-        self._collected = shared_zeros(group.degree, torch.int64, group)  # by member, 1 + the steps in its part
+        self._gathered = shared_zeros(group.degree, torch.int64, group)  # by member, 1 + the steps in its part
 
     def add_repeated(self) -> None:
         """Adds up the gradients of weights that every member holds: each has those of its own tokens."""
@@ -54,34 +54,34 @@ class WholeStage:
         for part, values in zip(parts, total.split([part.numel() for part in parts]), strict=True):
             part.copy_(values)
 
-    def collect_gradients(self) -> None:
+    def gather_gradients(self) -> None:
         """From the members to the whole; afterwards the leader may change it. Once a step."""
         if self.has_gradients:
             return
         self.has_gradients = True
         self.add_repeated()
-        self._collect(self.own.model.shards, self.chunk.model.flat_grad, self.own.model.flat_grad)
+        self._gather(self.own.model.shards, self.chunk.model.flat_grad, self.own.model.flat_grad)
         self.group.barrier()
 
     def finish_gradients(self) -> None:
-        """Gives each member its part of the whole gradients, where they were collected; else adds up the repeated."""
+        """Gives each member its part of the whole gradients, where they were gathered; else adds up the repeated."""
         if not self.has_gradients:
             self.add_repeated()
             return
         self.has_gradients = False
         self.group.barrier()
-        _spread(self.own.model.shards, self.chunk.model.flat_grad, self.own.model.flat_grad)
+        _scatter(self.own.model.shards, self.chunk.model.flat_grad, self.own.model.flat_grad)
         self.group.barrier()
 
-    def collect_state(self) -> None:
+    def gather_state(self) -> None:
         """Weights and optimizer states, from the members to the whole."""
         for shards, whole, own in self._states():
-            self._collect(shards, whole, own)
+            self._gather(shards, whole, own)
         self.chunk.optimizer.num_steps = self.own.optimizer.num_steps
         self.group.barrier()
 
-    def collect_alone(self, steps: int) -> None:
-        """As `collect_state` where members can meet no more: each of them calls it on its own.
+    def gather_state_alone(self, steps: int) -> None:
+        """As `gather_state` where members can meet no more: each of them calls it on its own.
 
         Args:
             steps: that are in the member's weights.
@@ -90,19 +90,19 @@ class WholeStage:
             RunError: on the leader, another member has not called it in time, or has other steps.
         """
         for shards, whole, own in self._states():
-            self._collect(shards, whole, own)
-        self._collected[self.group.index] = steps + 1
+            self._gather(shards, whole, own)
+        self._gathered[self.group.index] = steps + 1
         until_s = time.monotonic() + WAIT_FOR_MEMBERS_S
-        while self.group.is_leader and not self._collected.eq(steps + 1).all():
+        while self.group.is_leader and not self._gathered.eq(steps + 1).all():
             if time.monotonic() > until_s:
                 raise RunError(f"stage {self.own.stage}: another device of the group has not saved its part of it")
             time.sleep(POLL_S)
 
-    def spread_state(self) -> None:
+    def scatter_state(self) -> None:
         """Weights and optimizer states, from the whole to the members."""
         self.group.barrier()
         for shards, whole, own in self._states():
-            _spread(shards, whole, own)
+            _scatter(shards, whole, own)
         self.own.optimizer.num_steps = int(self.group.of_leader(self.chunk.optimizer.num_steps))
         self.group.barrier()
 
@@ -115,7 +115,7 @@ class WholeStage:
             yield own.model.shards, whole.optimizer.states[part], states
 
     @torch.no_grad()
-    def _collect(self, shards: Sequence[Shard], whole: Tensor, own: Tensor) -> None:
+    def _gather(self, shards: Sequence[Shard], whole: Tensor, own: Tensor) -> None:
         for shard in shards:
             if shard.is_repeated and not self.group.is_leader:
                 continue
@@ -124,7 +124,7 @@ class WholeStage:
 
 
 @torch.no_grad()
-def _spread(shards: Sequence[Shard], whole: Tensor, own: Tensor) -> None:
+def _scatter(shards: Sequence[Shard], whole: Tensor, own: Tensor) -> None:
     for shard in shards:
         for there, here in shard.pieces(whole, own):
             here.copy_(there)

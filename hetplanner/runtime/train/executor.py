@@ -362,7 +362,7 @@ class Executor:
         key, index = (topic, action.stage, action.micro_batch), message_index(action, self._num_micro_batches)
 
         def act() -> None:
-            tensor = self.collected(self._tensors.pop(key), action)
+            tensor = self.gathered(self._tensors.pop(key), action)
             if tensor is None:
                 return
             message, used = self.transport.buffer(num_bytes), self._codec_now(codec, action)
@@ -396,7 +396,7 @@ class Executor:
             tensor = used.decode(data, elements) if elements else torch.empty(0)
             if training:
                 self._note_positions(codec, action)
-            self._tensors[key] = self.dealt(tensor, action)
+            self._tensors[key] = self.scattered(tensor, action)
             self._span(action, start, time.monotonic(), message.num_bytes)
 
         return act
@@ -406,11 +406,11 @@ class Executor:
         key = TOPIC[action.role], action.stage, action.micro_batch
 
         def act() -> None:
-            self._tensors[key] = self.dealt(None, action)
+            self._tensors[key] = self.scattered(None, action)
 
         return act
 
-    def dealt(self, whole: Tensor | None, action: Action) -> Tensor:
+    def scattered(self, whole: Tensor | None, action: Action) -> Tensor:
         """This member's part of a message: it shares the tokens with the others of its group."""
         if self.group.degree == 1:
             assert whole is not None
@@ -419,7 +419,7 @@ class Executor:
             return torch.empty(0)
         crossing = self._crossing(action.stage)
         with self._awaiting_leader():
-            return self.group.dealt(whole, crossing.shape, crossing.axis, self.transport.device)
+            return self.group.scatter(whole, crossing.shape, crossing.axis, self.transport.device)
 
     @contextmanager
     def _awaiting_leader(self) -> Iterator[None]:
@@ -436,14 +436,14 @@ class Executor:
         crossing = self._crossing(stage)
         return whole.view(crossing.shape).tensor_split(self.group.degree, crossing.axis)[self.group.index].reshape(-1)
 
-    def collected(self, part: Tensor, action: Action) -> Tensor | None:
+    def gathered(self, part: Tensor, action: Action) -> Tensor | None:
         """The whole message of a group's members, on its leader; None on the others."""
         if self.group.degree == 1:
             return part
         if not self.plan.boundary_elements(action.stage, role_of(action)):
             return part if self.group.is_leader else None
         crossing = self._crossing(action.stage)
-        return self.group.collected(part, crossing.shape, crossing.axis)
+        return self.group.gather(part, crossing.shape, crossing.axis)
 
     def _crossing(self, stage: int) -> Crossing:
         """What crosses the boundary behind a stage of a transformer."""
@@ -487,7 +487,7 @@ class Executor:
                 self._step_once()
             start = time.monotonic()
             for whole in wholes:
-                whole.collect_gradients()
+                whole.gather_gradients()
             if not self.group.is_leader:
                 return
             sent = self.reductions.perform(action.group)

@@ -251,40 +251,23 @@ def test_a_launcher_and_a_torchrun_make_one_run(tmp_path: Path) -> None:
     assert steps == [3, 3, 3, 3]
 
 
-def test_ranks_of_a_host_need_not_follow_one_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("degrees", [(1, 1, 1, 1), (2, 1, 1, 2)], ids=["devices", "groups"])
+def test_ranks_of_a_host_need_not_follow_one_another(degrees: tuple[int, ...], tmp_path: Path) -> None:
     """The plan's ranks 0 and 2 are on one host, 1 and 3 on another: torch's agent would number them 0, 1 and 2, 3."""
-    plan = chain_plan([2, 2], [4], cluster=hosted({"d0": "a", "d1": "b", "d2": "a", "d3": "b"}))
+    cluster = hosted({"d0": "a", "d1": "b", "d2": "a", "d3": "b"})
+    plan = in_groups(chain_plan([2, 2], [4], cluster=cluster), degrees)
     save_plan(plan, tmp_path / "plan.json")
-    run_dir, port = tmp_path / "run", free_loopback_port()
+    run_dir, port, each = tmp_path / "run", free_loopback_port(), len(plan.processes) // 2
     agents = [
-        launched(tmp_path / "plan.json", run_dir, port, steps=3, nodes=2, node=n, ranks=2, host=host)
+        launched(tmp_path / "plan.json", run_dir, port, steps=3, nodes=2, node=n, ranks=each, host=host)
         for n, host in enumerate("ab")
     ]
     wait_for(agents)
     alone = start_ranks(plan, TrainConfig(steps=3), tmp_path / "alone")
-    assert alone.wait(HANG_S) == [0] * 4
+    assert alone.wait(HANG_S) == [0] * len(plan.processes)
     for rank, ((stage, _),) in enumerate(plan.places_of_rank):
         lines = [json.loads(line) for line in (run_dir / f"rank-{rank}.jsonl").read_text().splitlines()]
         assert [line["stages"] for line in lines if line["type"] == "profile"] == [[stage]]
-        losses = [line["loss_sum"] for line in lines if line["type"] == "step"]
-        assert losses == [line["loss_sum"] for line in alone.lines(rank, "step")]
-
-
-def test_groups_of_two_hosts_are_started_host_by_host(tmp_path: Path) -> None:
-    plan = in_groups(
-        chain_plan([2, 2], [4], cluster=hosted({"d0": "a", "d1": "b", "d2": "a", "d3": "b"})), [2, 1, 1, 2]
-    )
-    save_plan(plan, tmp_path / "plan.json")
-    run_dir, port = tmp_path / "run", free_loopback_port()
-    agents = [
-        launched(tmp_path / "plan.json", run_dir, port, steps=3, nodes=2, node=n, ranks=3, host=host)
-        for n, host in enumerate("ab")
-    ]
-    wait_for(agents)
-    alone = start_ranks(plan, TrainConfig(steps=3), tmp_path / "alone")
-    assert alone.wait(HANG_S) == [0] * 6
-    for rank in range(4):
-        lines = [json.loads(line) for line in (run_dir / f"rank-{rank}.jsonl").read_text().splitlines()]
         losses = [line["loss_sum"] for line in lines if line["type"] == "step"]
         assert losses == [line["loss_sum"] for line in alone.lines(rank, "step")]
 

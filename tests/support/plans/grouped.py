@@ -59,5 +59,5 @@ def in_groups(plan: Plan, degrees: Sequence[int]) -> Plan:
         data["devices"] += [first | {"id": other} for other in others]
         if others:
             groups.append(WorkerGroup(devices=(device, *others)))
-    problem = plan.problem.replace(cluster=checked(Cluster, data, "grouped"), groups=tuple(groups))
+    problem = plan.problem.replace(cluster=checked(Cluster, data, "grouped"), groups=tuple(groups) or None)
     return plan.replace(problem=problem)
