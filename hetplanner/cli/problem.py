@@ -64,6 +64,12 @@ Tensor = Annotated[
     str,
     typer.Option(help="Devices of a host that may share layers by tensor parallelism: degrees, such as 1,2,4,8."),
 ]
+Zero = Annotated[
+    int,
+    typer.Option(
+        help="Stage of ZeRO: 1 divides the optimizer's states among the replicas of a stage, 0 gives each replica all."
+    ),
+]
 Exclude = Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")]
 Pin = Annotated[str, typer.Option(help="Devices and the stage each must serve, such as d3=0,d4=1.")]
 
@@ -94,6 +100,7 @@ def load_problem(
     freeze_layers: FreezeLayers = None,
     profiles: Profiles = None,
     tensor: Tensor = "1",
+    zero: Zero = 0,
 ) -> "Problem":
     """The problem of the options given; what is not given is free. Raises InvalidInput."""
     from hetplanner.cluster.formats.cluster_files import load_cluster
@@ -121,6 +128,7 @@ def load_problem(
         "excluded": listed(exclude),
         "pinned": pins(pin),
         "tensor": degrees(tensor),
+        "zero": zero,
     }
     given = {name: value for name, value in constraints.items() if value not in (None, (), {})}
     known = {"cluster": load_cluster(cluster), "profile": load_profiles(profiles) if profiles else None}

@@ -15,6 +15,7 @@ from hetplanner.plan.model import Plan, Stage
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reach import find_gap
 from hetplanner.plan.reducers.groups import reduction_groups
+from hetplanner.plan.reducers.registry import REDUCERS
 from hetplanner.units import short_bytes
 
 # How many kinds of short devices a message names, and how many devices of each.
@@ -72,13 +73,28 @@ def peak_bytes(
     """
     stage_bytes = [
         tables.bytes_with_reduction(
-            stage.first_op, stage.end_op, held, recompute or stage.recompute, len(stage.replicas)
+            stage.first_op,
+            stage.end_op,
+            held,
+            recompute or stage.recompute,
+            len(stage.replicas),
+            divided_bytes(plan, s, tables),
         )
         + outer_bytes(plan, stage) * tables.stage_trained(stage.first_op, stage.end_op)
         + kept_error_bytes(plan, s, tables)
         for s, (stage, held) in enumerate(zip(plan.stages, held_S or plan.held_S, strict=True))
     ]
     return [sum(stage_bytes[s] for s, _ in places) for places in plan.places_of_rank]
+
+
+def divided_bytes(plan: Plan, s: int, tables: CostTables) -> float:
+    """Bytes of optimizer states of a stage that other ranks keep for the one that keeps most: none without ZeRO."""
+    each = tables.divided_bytes_per_trained
+    if not each:
+        return 0.0
+    groups = [group for group in reduction_groups(plan) if s in group.stages and group.part == "sums"]
+    share = REDUCERS[plan.reducer].largest_share
+    return each * sum(group.num_elements * (1.0 - share(group.members)) for group in groups)
 
 
 def outer_bytes(plan: Plan, stage: Stage) -> float:
@@ -100,7 +116,8 @@ def kept_error_bytes(plan: Plan, s: int, tables: CostTables) -> float:
     if len(stage.replicas) > 1:
         elements = tables.stage_trained(stage.first_op, stage.end_op)
     else:
-        elements = sum(group.num_elements for group in reduction_groups(plan) if group.tied and s in group.stages)
+        groups = [group for group in reduction_groups(plan) if group.tied and group.part != "copies"]
+        elements = sum(group.num_elements for group in groups if s in group.stages)
     return elements * (8.0 if plan.reducer == "hierarchical" and stage.reduce_codec.name != "powersgd" else 4.0)
 
 

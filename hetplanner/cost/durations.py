@@ -2,7 +2,8 @@
 
     forward, backward    sums over the stage's ops (`CostTables`); recomputing adds a forward to the backward
     optimizer            trained weights x 28 bytes / memory bandwidth: AdamW reads and writes its state once; and what
-                         the cluster says that every step costs (`TransferCost.step`)
+                         the cluster says that every step costs (`TransferCost.step`); with ZeRO, of the rank that steps
+                         most of a stage's weights
     outer optimizer      trained weights x 24 bytes / memory bandwidth, of stages with replicas that take local steps
     encode, decode       half of the codec's passes over the dense message / memory bandwidth, each
     adding gradients up  passes x trained weights x 4 bytes / memory bandwidth
@@ -62,14 +63,14 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
     forward = tables.forward_s_CO[row_C, end] - tables.forward_s_CO[row_C, first]
     backward = tables.backward_s_CO[row_C, end] - tables.backward_s_CO[row_C, first]
     size = len(plan.ranks)
-    held_N = np.bincount(rank_C, weights=trained_S[stage_C], minlength=size)
+    stepped_N = np.bincount(rank_C, weights=(trained_S - _stepped_elsewhere(plan))[stage_C], minlength=size)
     shared_N = np.bincount(rank_C, weights=shared_S[stage_C] * _reduce_work(plan), minlength=size)
     averaged_N = np.bincount(rank_C, weights=np.where(shared_S > 0, trained_S, 0.0)[stage_C], minlength=size)
     encode_s_N, decode_s_N = _worst_codec_s(plan, memory_N)
     return Durations(
         forward_s_C=forward,
         backward_s_C=backward + np.where(recompute_S[stage_C], forward, 0.0),
-        optimizer_s_N=held_N * tables.devices.update_s_per_weight_D[device_N] + (transfer.step if transfer else 0.0),
+        optimizer_s_N=stepped_N * tables.devices.update_s_per_weight_D[device_N] + (transfer.step if transfer else 0.0),
         encode_s_N=encode_s_N,
         decode_s_N=decode_s_N,
         reduce_s_N=shared_N * GRADIENT_ELEMENT_BYTES / memory_N,
@@ -77,6 +78,16 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
         message_s=transfer.message if transfer else 0.0,
         overlap=transfer.overlap if transfer else 1.0,
     )
+
+
+def _stepped_elsewhere(plan: Plan) -> np.ndarray:
+    """By stage, how many of its weights other ranks step for the one that steps most of them: none without ZeRO."""
+    elsewhere_S = np.zeros(len(plan.stages))
+    for group in reduction_groups(plan) if plan.zero else ():
+        if group.part == "sums":
+            share = REDUCERS[plan.reducer].largest_share(group.members)
+            elsewhere_S[list(group.stages)] += group.num_elements * (1.0 - share)
+    return elsewhere_S
 
 
 def reduce_codec_passes(codec: Codec, error_feedback: bool = False) -> float:
@@ -93,7 +104,7 @@ def _reduce_work(plan: Plan) -> np.ndarray:
     work_C = np.ones(len(plan.chunks))
     if not REDUCERS[plan.reducer].is_even:
         for group in reduction_groups(plan):
-            if not group.tied:
+            if not group.tied and group.part != "copies":
                 chunks = [plan.chunk_index[rank, group.stages[0]] for rank in group.ranks]
                 work_C[chunks] = REDUCERS[plan.reducer].work_M(group.members, group.num_elements)
     return work_C

@@ -156,12 +156,13 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
 def _tied_weights(
     plan: Plan, tied_s: tuple[tuple[float, tuple[int, ...]], ...], *, every_step: bool
 ) -> tuple[tuple[float, tuple[int, ...]], ...]:
-    """Seconds and stages of each tied weight: of its copies on unlike pipelines the slowest."""
+    """Seconds and stages of each tied weight: of its copies on unlike pipelines the slowest. With ZeRO twice."""
     groups = [group for group in reduction_groups(plan) if group.tied]
-    slowest: dict[tuple[int, ...], tuple[float, tuple[int, ...]]] = {}
+    slowest: dict[tuple[object, ...], tuple[float, tuple[int, ...]]] = {}
     for group, timed in zip(groups, tied_s, strict=True):
         if group.every_step is every_step:
-            slowest[group.ops] = max(slowest.get(group.ops, timed), timed)
+            key = group.part, *group.ops
+            slowest[key] = max(slowest.get(key, timed), timed)
     return tuple(slowest.values())
 
 

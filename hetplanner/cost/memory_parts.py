@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass
 
-from hetplanner.cost.check import kept_error_bytes, outer_bytes
+from hetplanner.cost.check import divided_bytes, kept_error_bytes, outer_bytes
 from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, CostTables, awaited_messages
 from hetplanner.plan.model import Plan
 
@@ -70,12 +70,14 @@ def _stage_parts(plan: Plan, s: int, held: int, tables: CostTables) -> MemoryPar
     first, end, recompute, replicas = stage.first_op, stage.end_op, stage.recompute, len(stage.replicas)
     trained = tables.stage_trained(first, end)
     parameters, gradients, optimizer = tables.state_parts(first, end)
-    always = tables.stage_bytes(first, end, 0, recompute)
+    elsewhere = divided_bytes(plan, s, tables)
+    always = tables.stage_bytes(first, end, 0, recompute) - elsewhere
+    optimizer -= elsewhere
     kept = tables.kept_bytes(first, end, held, recompute)
     steady = always + kept + tables.working_bytes(first, end) * (held > 0)
     if replicas > 1 and held > 0:
         part = GRADIENT_ELEMENT_BYTES * trained / replicas
-        last = tables.stage_bytes(first, end, 1, recompute)
+        last = tables.stage_bytes(first, end, 1, recompute) - elsewhere
         reducing = awaited_messages(replicas) * part + max(last, always + part)
         if reducing > steady:
             # A reduction begins in the backward of the last micro-batch, or goes on after it.

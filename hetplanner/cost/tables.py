@@ -197,7 +197,7 @@ class CostTables:
 
     @property
     def shardable_bytes_per_trained(self) -> float:
-        """Of each trained weight what optimizer sharding divides among replicas: its float32 value, the least state."""
+        """Of each trained weight what ZeRO 3 would divide among replicas: its float32 value, the least state."""
         return FLOAT_BYTES + float(self._kept_bytes_o[self._per_op("trained") > 0].min(initial=np.inf))
 
     @cached_property
@@ -266,20 +266,41 @@ class CostTables:
         has_backward_K = edges_K > self.problem.workload.graph.first_trained
         return held_KK + kept_KK, self._input_bytes_O[edges_K][:, None] * has_backward_K
 
-    def bytes_with_reduction(self, first: int, end: int, in_flight: int, recompute: bool, replicas: int) -> float:
+    @property
+    def divided_bytes_per_trained(self) -> float:
+        """Bytes of optimizer states of a trained weight that replicas divide: 0 without ZeRO."""
+        trained_o = self._per_op("trained")
+        return float(self._kept_bytes_o[trained_o > 0].max(initial=0.0)) if self.problem.constraints.zero else 0.0
+
+    def divided_bytes(self, first: int, end: int, replicas: int) -> float:
+        """Bytes of a stage's optimizer states that its other replicas keep, in equal parts."""
+        return self.divided_bytes_per_trained * self.stage_trained(first, end) * (1.0 - 1.0 / replicas)
+
+    def bytes_with_reduction(
+        self,
+        first: int,
+        end: int,
+        in_flight: int,
+        recompute: bool,
+        replicas: int,
+        elsewhere_bytes: float | None = None,
+    ) -> float:
         """:meth:`stage_bytes` of a stage whose replicas reduce its gradients, dense and shared evenly.
 
             state + messages awaited + max(one micro-batch in its backward, a message that is sent)      if that is more
 
         Each replica takes two messages from every other one. :data:`POSTED_REDUCTIONS` of them are awaited at once,
         from the last micro-batch on.
+
+        Without `elsewhere_bytes`, with ZeRO, the replicas keep equal parts of the states of the optimizer.
         """
-        steady = self.stage_bytes(first, end, in_flight, recompute)
+        elsewhere = self.divided_bytes(first, end, replicas) if elsewhere_bytes is None else elsewhere_bytes
+        steady = self.stage_bytes(first, end, in_flight, recompute) - elsewhere
         if replicas < 2 or in_flight == 0:
             return steady
         part = GRADIENT_ELEMENT_BYTES * self.stage_trained(first, end) / replicas
-        last = self.stage_bytes(first, end, 1, recompute)
-        always = self.stage_bytes(first, end, 0, recompute)
+        last = self.stage_bytes(first, end, 1, recompute) - elsewhere
+        always = self.stage_bytes(first, end, 0, recompute) - elsewhere
         return max(steady, awaited_messages(replicas) * part + max(last, always + part))
 
     def own_trained_between(self, edges_K: IntArray) -> FloatArray:

@@ -75,7 +75,11 @@ def estimated_rank_bytes(plan: Plan, config: TrainConfig | None = None) -> list[
     tables = CostTables(plan.problem)
     needed_R = [HEAP_FACTOR * needed for needed in peak_bytes(plan, tables)]
     if config is not None and config.checkpoints_async:
-        copied_S = [tables.sent_state_bytes(stage.first_op, stage.end_op) for stage in plan.stages]
+        copied_S = [
+            tables.sent_state_bytes(stage.first_op, stage.end_op)
+            - tables.divided_bytes(stage.first_op, stage.end_op, len(stage.replicas))
+            for stage in plan.stages
+        ]
         for rank, places in enumerate(plan.places_of_rank):
             needed_R[rank] += sum(copied_S[s] for s, _ in places)
     for processes, (rank, places) in zip(plan.processes_of_rank, enumerate(plan.places_of_rank), strict=True):

@@ -161,7 +161,10 @@ def _elements(shape: tuple[int, ...]) -> int:
 def _checkpoint_bytes(plan: Plan) -> int:
     """Every rank writes all that it holds: replicas too, and what its reductions carry from step to step."""
     tables = CostTables(plan.problem)
-    held = sum(len(stage.replicas) * tables.sent_state_bytes(stage.first_op, stage.end_op) for stage in plan.stages)
+    held = 0.0
+    for stage in plan.stages:
+        replicas, ops = len(stage.replicas), (stage.first_op, stage.end_op)
+        held += replicas * (tables.sent_state_bytes(*ops) - tables.divided_bytes(*ops, replicas))
     elements = 0
     for group in reduction_groups(plan):
         if not group.every_step:  # local steps: where replicas were equal, and the outer optimizer's velocity

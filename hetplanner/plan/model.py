@@ -153,12 +153,26 @@ class Plan(Noun):
         self._check_routes()
         self._check_devices()
         self._check_codecs()
+        self._check_zero()
         if self.fragments > self.local_steps:
             raise ValueError(
                 f"fragments: must be at most local_steps {self.local_steps}, since each step averages at most one, got"
                 f" {self.fragments}; use fewer or take more local steps"
             )
         return self
+
+    def _check_zero(self) -> None:
+        if self.zero and self.is_local:
+            raise ValueError(
+                "local_steps, outer: replicas that step by themselves need all states of the optimizer each, and"
+                " constraints.zero is 1; use 1 local step without outer optimizer, or zero 0"
+            )
+        for s, stage in enumerate(self.stages if self.zero else ()):
+            if stage.reduce_codec.name == "powersgd":
+                raise ValueError(
+                    f"stages[{s}].reduce_codec: powersgd gives all replicas the same factors, and with constraints.zero"
+                    " 1 each adds up a part of the gradients; use another codec, or zero 0"
+                )
 
     def _check_routes(self) -> None:
         for r, route in enumerate(self.routes):
@@ -230,6 +244,11 @@ class Plan(Noun):
                     f" ({rule.to_device!r:.60} to {rule.from_device!r:.60}), which have {other}: gradients travel at"
                     " the activations' positions"
                 )
+
+    @property
+    def zero(self) -> int:
+        """1 where each replica of a stage keeps a part of the optimizer's states and steps a part of the weights."""
+        return self.problem.constraints.zero
 
     # -- local steps ------------------------------------------------------------------------------
 

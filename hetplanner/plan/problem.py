@@ -15,6 +15,7 @@ from hetplanner.plan.reducers.names import REDUCER_NAMES, ReducerName
 from hetplanner.profiles.match import check_profile
 from hetplanner.profiles.model import Profile
 from hetplanner.schema import Name, Noun, Text
+from hetplanner.workload.optimizers import ELEMENTWISE
 from hetplanner.workload.tensor_degrees import TensorDegree
 from hetplanner.workload.workload import Workload
 
@@ -38,6 +39,8 @@ class Constraints(Noun):
             more than 1 changes the numbers trained.
         fragments: in how many pieces they average it, one after the other (at most one a step); see `Plan.fragments`.
         tensor: how many devices of a host may share the layers of a stage by tensor parallelism.
+        zero: 1 divides the optimizer's states among the replicas of a stage (ZeRO stage 1): each steps a part of the
+            weights, and the others copy it. 0: every replica has all states.
     """
 
     stages: Degree | None = None
@@ -51,11 +54,26 @@ class Constraints(Noun):
     max_local_steps: Annotated[int, Field(strict=True, ge=1)] = 1
     fragments: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
     tensor: Annotated[tuple[TensorDegree, ...], Field(min_length=1, exclude_if=lambda value: value == (1,))] = (1,)
+    zero: Annotated[Literal[0, 1], Field(exclude_if=lambda value: value == 0)] = 0
 
     @model_validator(mode="after")
     def _one_rule_for_ratios(self) -> Self:
         if {"topk", "adatopk"} <= set(self.codecs):
             raise ValueError("codecs: topk and adatopk are two rules for the same ratios; allow one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _replicas_are_equal_in_every_step(self) -> Self:
+        if self.zero and self.max_local_steps > 1:
+            raise ValueError(
+                "zero: replicas that take local steps each need all states of the optimizer; use max_local_steps 1 or"
+                " zero 0"
+            )
+        if self.zero and self.reducers == ("central-ps",):
+            raise ValueError(
+                "zero: with reducer central-ps one replica keeps all states of the optimizer; allow sharded-ps, ring or"
+                " hierarchical"
+            )
         return self
 
     @property
@@ -128,6 +146,15 @@ class Problem(Noun):
         if self.groups and self.objective == "dtfm":
             raise ValueError("groups: objective dtfm knows no tensor parallelism; use step-time or cost")
         check_groups(self.groups or (), self.cluster, self.workload, self.constraints.excluded)
+        return self
+
+    @model_validator(mode="after")
+    def _states_can_be_divided(self) -> Self:
+        if self.constraints.zero and self.workload.optimizer not in ELEMENTWISE:
+            raise ValueError(
+                f"constraints.zero: {self.workload.optimizer} needs whole matrices, and each replica would have a part"
+                f" of them; use optimizer {' or '.join(ELEMENTWISE)}, or zero 0"
+            )
         return self
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ from hetplanner.cluster.catalog import is_processor
 from hetplanner.dtypes import DType
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import Noun, Text
+from hetplanner.workload.optimizers import ELEMENTWISE
 from hetplanner.workload.trainable import check_captured
 from hetplanner.workload.workload import Workload
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from hetplanner.plan.model import Plan
 
 
-OPTIMIZERS_OF_GROUPS = ("adamw", "sgd")
 """Those that look at each element of a weight by itself."""
 MAX_CONNECTIONS = 16
 """Between two ranks; every rank has as many to each other one."""
@@ -150,15 +150,20 @@ def check_runnable(plan: "Plan") -> None:
 def _check_groups_runnable(plan: "Plan") -> None:
     """Refuses what groups of devices cannot do. Raises InvalidInput."""
     workload = plan.problem.workload
-    if workload.optimizer not in OPTIMIZERS_OF_GROUPS:
+    if workload.optimizer not in ELEMENTWISE:
         raise InvalidInput(
             f"groups: {workload.optimizer} needs whole matrices, and each device of a group has a part of them; plan"
-            f" with --optimizer {' or '.join(OPTIMIZERS_OF_GROUPS)}, or without --tensor"
+            f" with --optimizer {' or '.join(ELEMENTWISE)}, or without --tensor"
         )
     if plan.is_local:
         raise InvalidInput(
             "groups: replicas that are groups of devices add up gradients in every step, and the plan has"
             f" {plan.local_steps} local steps; plan without --max-local-steps, or without --tensor"
+        )
+    if plan.zero:
+        raise InvalidInput(
+            "groups: each device of a group has its part of the optimizer's states already, and replicas that are"
+            " groups do not divide them further; plan without --zero 1, or without --tensor"
         )
 
 

@@ -73,8 +73,11 @@ def _with_choices(plan: Plan, model: CostModel) -> Plan:
     return choose_local_steps(plan, model)
 
 
-def greatest_depth(model: CostModel, first_op: int, end_op: int, memory_bytes: float, recompute: bool) -> int:
-    """Micro-batches of a stage that so much memory can hold at once; 0 if not even one."""
+def greatest_depth(
+    model: CostModel, first_op: int, end_op: int, memory_bytes: float, recompute: bool, replicas: int = 1
+) -> int:
+    """Micro-batches of a stage of so many replicas that so much memory can hold at once; 0 if not even one."""
+    memory_bytes += model.tables.divided_bytes(first_op, end_op, replicas)
     one, two = (model.tables.stage_bytes(first_op, end_op, n, recompute) for n in (1, 2))
     if one > memory_bytes:
         return 0
@@ -89,7 +92,7 @@ def deepest_layout(
     """A layout of given placement, cut and shares, with the greatest depths that memory allows (at least 1)."""
     memory_D = model.tables.devices.memory_bytes_D
     depth = [
-        greatest_depth(model, a, b, float(memory_D[row].min()), recompute)
+        greatest_depth(model, a, b, float(memory_D[row].min()), recompute, len(row))
         for (a, b), row in zip(pairwise(op_cut_S), placement_SR, strict=True)
     ]
     return Layout(

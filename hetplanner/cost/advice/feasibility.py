@@ -1,8 +1,9 @@
 """What one change would make a problem feasible: tried on the problem, not guessed.
 
-In order: another number of stages or replicas, a smaller micro-batch, groups of a host's devices (tensor parallelism),
-the excluded devices, and two of these together. Then what is out of scope: optimizer sharding, tensor parallelism
-between hosts. Last, more devices. Recomputation is no advice: a search recomputes by itself where that is needed.
+In order: another number of stages or replicas, a smaller micro-batch, optimizer states divided among replicas (ZeRO 1),
+groups of a host's devices (tensor parallelism), the excluded devices, and two of these together. Then what is out of
+scope: weights divided among replicas (ZeRO 3), tensor parallelism between hosts. Last, more devices. Recomputation is
+no advice: a search recomputes by itself where that is needed.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def advise(tables: CostTables) -> Advice:
     """The smallest change after which the problem of some tables has a plan."""
     known: dict[object, Capacity] = {}
     for text, problem in _changes(tables.problem):
-        key = problem.workload.micro_batch, problem.constraints.excluded, problem.groups
+        key = problem.workload.micro_batch, problem.constraints.excluded, problem.groups, problem.constraints.zero
         # A change of shape alone needs no new tables.
         shape = fitting_shape(known.setdefault(key, Capacity(CostTables(problem))), problem)
         if shape is not None:
@@ -63,15 +64,19 @@ def fitting_shape(capacity: Capacity, problem: Problem) -> tuple[int, int] | Non
 
 
 def allowed_shapes(problem: Problem) -> Iterator[tuple[int, int]]:
-    """Shapes within the constraints; of free replicas only one each, which needs least of the devices."""
+    """Shapes within the constraints; of free replicas only one each, which needs least of the devices.
+
+    With ZeRO more replicas need less each: all powers of two.
+    """
     wanted = problem.constraints
     usable, most = len(problem.usable_devices), problem.workload.most_stages
-    replicas = wanted.replicas or 1
-    if replicas > problem.workload.num_micro_batches:
-        return
-    for stages in [wanted.stages] if wanted.stages else range(1, min(most, usable) + 1):
-        if stages <= most and stages * replicas <= usable:
-            yield stages, replicas
+    numbers = [2**k for k in range(usable.bit_length())] if wanted.zero else [1]
+    for replicas in [wanted.replicas] if wanted.replicas else numbers:
+        if replicas > problem.workload.num_micro_batches:
+            return
+        for stages in [wanted.stages] if wanted.stages else range(1, min(most, usable) + 1):
+            if stages <= most and stages * replicas <= usable:
+                yield stages, replicas
 
 
 def _changes(problem: Problem) -> Iterator[tuple[str, Problem]]:
@@ -79,6 +84,7 @@ def _changes(problem: Problem) -> Iterator[tuple[str, Problem]]:
     yield from _shape_changes(problem)
     smaller = list(_smaller_micro_batches(problem))
     yield from smaller
+    yield from _divided_states(problem)
     yield from _groups(problem)
     if problem.constraints.excluded:
         free = problem.replace(constraints=problem.constraints.replace(excluded=()))
@@ -108,6 +114,16 @@ def _shape_changes(problem: Problem) -> Iterator[tuple[str, Problem]]:
         yield text, problem.replace(constraints=free)
 
 
+def _divided_states(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    """ZeRO stage 1, where replicas reduce in every step and the optimizer allows it."""
+    wanted = problem.constraints
+    if wanted.zero or wanted.replicas == 1 or problem.groups is not None or problem.objective == "dtfm":
+        return
+    with suppress(InvalidInput):
+        divided = problem.replace(constraints=wanted.replace(zero=1))
+        yield "dividing the optimizer's states among {replicas} replicas would help (--zero 1)", divided
+
+
 def _groups(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """Groups of one size in all hosts that have so many equal devices."""
     if problem.groups is not None or problem.constraints.tensor != (1,) or problem.objective == "dtfm":
@@ -131,7 +147,7 @@ def _smaller_micro_batches(problem: Problem) -> Iterator[tuple[str, Problem]]:
 
 
 def _sharding(tables: CostTables) -> str | None:
-    """Optimizer sharding over the fewest replicas (a power of two, where they are free) that make the problem fit."""
+    """Weights and states divided among the fewest replicas (a power of two, if free) that make the problem fit."""
     problem, capacity = tables.problem, Capacity(tables)
     usable, wanted = len(problem.usable_devices), problem.constraints
     most = min(usable, problem.workload.num_micro_batches)
@@ -140,7 +156,7 @@ def _sharding(tables: CostTables) -> str | None:
             sharded = tables.shardable_bytes_per_trained * (1.0 - 1.0 / replicas)
             limits = _group_limits(capacity, replicas)
             if _fits_some(capacity.stage_bytes_KK(replicas=replicas, sharded=sharded), limits, problem):
-                return f"optimizer sharding over {replicas} replicas"
+                return f"weights divided among {replicas} replicas (ZeRO 3)"
     return None
 
 

@@ -157,10 +157,11 @@ class _Bounds:
         return cache(self._slowest_optimizer_s)
 
     def _slowest_optimizer_s(self, stages: int) -> float:
-        """The stage with the most trained weights on the device whose optimizer is fastest."""
+        """The stage with the most trained weights on the device whose optimizer is fastest; with ZeRO its share."""
         held_KK = self.own_trained_K[None, :] - self.own_trained_K[:, None]
         trained = max(_least_maximum(held_KK, stages), self.tables.problem.workload.graph.num_trained / stages)
-        return trained * float(self.tables.devices.update_s_per_weight_D[self.usable].min())
+        stepped = trained / len(self.usable) if self.tables.problem.constraints.zero else trained
+        return stepped * float(self.tables.devices.update_s_per_weight_D[self.usable].min())
 
     def _more_s(self, stages: int, replicas: int) -> float:
         """What the busiest device computes beyond its first micro-batch."""
@@ -286,6 +287,7 @@ class _Bounds:
         problem, site_D = self.tables.problem, self.links.site_D[self.usable]
         stages = problem.constraints.stages or 1
         state = self.tables.stage_state_bytes(0, self.tables.num_ops)
+        state -= self.tables.divided_bytes(0, self.tables.num_ops, len(self.usable))
         memory_D = self.tables.devices.memory_bytes_D[self.usable]
         can_hold = (np.bincount(site_D) >= stages) & (np.bincount(site_D, weights=memory_D) >= state)
         if can_hold.any():

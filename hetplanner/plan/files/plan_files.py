@@ -1,4 +1,4 @@
-"""Plan files: `hetplanner/plan@1` (static), `@2` (elastic) and `@3` (static with groups of devices).
+"""Plan files: `hetplanner/plan@1` (static), `@2` (elastic), `@3` (static with groups of devices), `@4` (with ZeRO).
 
 They are JSON, validated, and never name code.
 
@@ -18,9 +18,10 @@ from hetplanner.plan.reach import find_elastic_gap, find_gap
 from hetplanner.reading import reader
 from hetplanner.schema import check_format, checked, parse_json, read_text, write_text
 
-PLAN_VERSION = 3
+PLAN_VERSION = 4
 STATIC_VERSION = 1
 ELASTIC_VERSION = 2
+GROUPS_VERSION = 3
 
 AnyPlan = Plan | ElasticPlan
 
@@ -100,6 +101,8 @@ def plan_to_data(plan: AnyPlan) -> dict[str, Any]:
     """The plan file's content as plain data."""
     version = ELASTIC_VERSION if isinstance(plan, ElasticPlan) else STATIC_VERSION
     if plan.problem.groups is not None or plan.problem.constraints.tensor != (1,):
+        version = GROUPS_VERSION
+    if plan.problem.constraints.zero:
         version = PLAN_VERSION
     return {"format": f"hetplanner/plan@{version}"} | plan.model_dump(mode="json", by_alias=True, exclude_none=True)
 

@@ -34,6 +34,10 @@ class CentralServer(Reducer):
         there = Phase.of(((i, centre) for i in others), num_elements)
         return there, Phase.of(((centre, i) for i in others), num_elements)
 
+    def largest_share(self, members: Members) -> float:
+        """The centre makes all sums."""
+        return 1.0
+
     def work_M(self, members: Members, num_elements: int) -> FloatArray:
         """The centre adds up for all."""
         work = np.zeros(len(members))

@@ -21,7 +21,7 @@ from hetplanner.codecs.spec import NO_CODEC, Codec, folded
 from hetplanner.plan.model import Plan
 from hetplanner.plan.parts import parts_of
 from hetplanner.plan.reducers.names import ReducerName
-from hetplanner.plan.reducers.program import ELEMENT_BYTES, Effect, Members, Phase, Transfer, cut_range
+from hetplanner.plan.reducers.program import ELEMENT_BYTES, Effect, Members, Part, Phase, Transfer, cut_range
 from hetplanner.plan.reducers.registry import REDUCERS
 
 
@@ -81,6 +81,8 @@ class ReductionGroup:
         every_step: whether gradients are added up in every step; if not, changes of weights where replicas synchronise.
         fragment: in which of these the group has its turn, see `Plan.fragment_at`; weights tied across stages in 0.
         first_element: of the stage's own weights, where the bucket begins.
+        part: of the reducer's program. With ZeRO a group adds up gradients, and another one copies the weights that
+            were made of them.
     """
 
     name: str
@@ -95,10 +97,16 @@ class ReductionGroup:
     every_step: bool = True
     fragment: int = 0
     first_element: int = 0
+    part: Part = "all"
 
     def is_due(self, fragment: int | None) -> bool:
         """Whether it is performed in a step in which replicas average so and so (None: nothing)."""
         return self.every_step or self.fragment == fragment
+
+    @property
+    def follows_step(self) -> bool:
+        """Whether it carries what the optimizer has changed, not gradients."""
+        return not self.every_step or self.part == "copies"
 
     @property
     def tied(self) -> bool:
@@ -124,7 +132,7 @@ class ReductionGroup:
             rounds = transfers[-1].round + 1 if transfers else 0
             transfers += (
                 Transfer(rounds + t.round, t.sender, t.receiver, first + t.first, first + t.end, t.effect)
-                for t in REDUCERS[self.reducer].make_program(self.members, elements)
+                for t in _program(self.reducer, self.members, elements, self.part)
             )
             first += elements
         return tuple(transfers)
@@ -132,12 +140,12 @@ class ReductionGroup:
     @property
     def table(self) -> ProgramTable:
         """The program by column."""
-        return _table(self.reducer, self.members, self.parts)
+        return _table(self.reducer, self.members, self.parts, self.part)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
         """The program in sum, for the closed form."""
-        return tuple(p for n in self.parts for p in REDUCERS[self.reducer].phases(self.members, n))
+        return tuple(p for n in self.parts for p in REDUCERS[self.reducer].phases_of(self.part, self.members, n))
 
     @property
     def message_codec(self) -> Codec:
@@ -155,6 +163,19 @@ class ReductionGroup:
     def rounds_of(self, rank: int) -> tuple[Round, ...]:
         """What a member sends and takes, round by round; rounds without it are left out."""
         return _rounds_by_member(self).get(self.ranks.index(rank), ())
+
+    def made_by(self, rank: int) -> tuple[tuple[int, int], ...]:
+        """First and end element of the ranges whose sum a member makes; it takes the others as copies, or not at all.
+
+        Ascending, and none follows on another.
+        """
+        return _made_by_member(self.reducer, self.members, self.num_elements)[self.ranks.index(rank)]
+
+    @cached_property
+    def num_makers(self) -> int:
+        """How many members make the same sum: two where two sites exchange theirs."""
+        made = _made_by_member(self.reducer, self.members, self.num_elements)
+        return round(sum(end - first for ranges in made for first, end in ranges) / self.num_elements)
 
     def errors_kept(self, rank: int) -> tuple[tuple[Effect, int, int], ...]:
         """What a member's codec encodes, whose errors it keeps: what for, first and end element of the range.
@@ -179,16 +200,42 @@ class ReductionGroup:
         return sum(end - first for _, first, end in self.errors_kept(rank))
 
 
+def _program(reducer: ReducerName, members: Members, num_elements: int, part: Part) -> tuple[Transfer, ...]:
+    """The transfers of a part of a reducer's program, their rounds counted from 0."""
+    program = REDUCERS[reducer].make_program(members, num_elements)
+    if part == "all":
+        return program
+    kept = [t for t in program if (t.effect == "copy") == (part == "copies")]
+    first = min((t.round for t in kept), default=0)
+    return tuple(t._replace(round=t.round - first) for t in kept)
+
+
 @lru_cache(maxsize=32)
-def _table(reducer: ReducerName, members: Members, parts: tuple[int, ...]) -> ProgramTable:
+def _table(reducer: ReducerName, members: Members, parts: tuple[int, ...], part: Part) -> ProgramTable:
     columns: list[list[NDArray[np.int64]]] = []
     rounds = 0
     for elements in parts:
-        program = REDUCERS[reducer].make_program(members, elements)
+        program = _program(reducer, members, elements, part)
         rows = np.array([(t.round + rounds, t.sender, t.receiver, t.end - t.first) for t in program], np.int64)
         columns.append(list(rows.reshape(-1, 4).T))
         rounds = program[-1].round + rounds + 1 if program else rounds
     return ProgramTable(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+
+
+@lru_cache(maxsize=128)
+def _made_by_member(
+    reducer: ReducerName, members: Members, num_elements: int
+) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """By member, the ranges of `ReductionGroup.made_by`: what no other member copies to it."""
+    copied: list[list[tuple[int, int]]] = [[] for _ in range(len(members))]
+    for t in _program(reducer, members, num_elements, "copies"):
+        if t.sender != t.receiver:
+            copied[t.receiver].append((t.first, t.end))
+    made = []
+    for ranges in copied:
+        edges = [0, *(edge for each in sorted(ranges) for edge in each), num_elements]
+        made.append(tuple((first, end) for first, end in zip(edges[::2], edges[1::2], strict=True) if end > first))
+    return tuple(made)
 
 
 @lru_cache(maxsize=128)
@@ -216,7 +263,8 @@ def reduction_groups(plan: Plan) -> tuple[ReductionGroup, ...]:
 
     Buckets are of trained weights. A stage of frozen weights alone has no group.
     A weight tied across stages is left out of its stages' buckets and gets a group over the replicas of
-    all stages that use it; one tied inside a single stage is an ordinary weight of that stage. With local steps, groups
+    all stages that use it; one tied inside a single stage is an ordinary weight of that stage. With ZeRO each group
+    adds up gradients only; behind all of them follows one for each that copies weights. With local steps, groups
     over the copies on the same pipelines come first, whose gradients are added up in every step. Of a plan with several
     fragments each stage has a group for every one.
     """
@@ -224,8 +272,15 @@ def reduction_groups(plan: Plan) -> tuple[ReductionGroup, ...]:
         if known() is plan:
             return groups
     groups = (*(_inner_groups(plan) if plan.is_local else ()), *_stage_groups(plan), *_tied_groups(plan))
+    if plan.zero:
+        groups = (*(replace(group, part="sums") for group in groups), *map(_weights_of, groups))
     _asked_last[:] = [(ref(plan, _forget), groups)]
     return groups
+
+
+def _weights_of(group: ReductionGroup) -> ReductionGroup:
+    """The group that copies the weights which a member has made of the sums of another group."""
+    return replace(group, name=f"weights of {group.name}", codec=NO_CODEC, error_feedback=False, part="copies")
 
 
 # A plan is asked about many times in a row. Of thousands of devices the groups' matrices take too much memory to keep

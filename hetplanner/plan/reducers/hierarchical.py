@@ -52,6 +52,14 @@ class Hierarchical(Reducer):
         between = Phase.of(layout.between, part)
         return inside, between, nothing if parts == 1 else between, back
 
+    def largest_share(self, members: Members) -> float:
+        """A member of the smallest site; of two sites both make every sum."""
+        layout = _Layout(members)
+        if len(layout.sites) == 1:
+            return 1.0 / len(members)
+        owned = -(-layout.num_shards // min(len(site) for site in layout.sites))
+        return owned / layout.num_shards / (1 if len(layout.sites) == 2 else len(layout.sites))
+
     def work_M(self, members: Members, num_elements: int) -> FloatArray:
         """Owners add up their site's parts; of two sites both add the other's sum."""
         layout = _Layout(members)

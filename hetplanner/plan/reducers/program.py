@@ -24,6 +24,9 @@ ELEMENT_BYTES = 4
 POSTED_REDUCTIONS = 4
 """Messages of reductions that a rank awaits at once, each with a buffer of its own."""
 
+Part = Literal["all", "sums", "copies"]
+"""Of a program: all of it, the transfers that make the sums, or those that copy what was made."""
+
 Effect = Literal["add", "exchange", "copy"]
 """What a transfer does, besides moving a range as its codec writes it.
 
@@ -160,6 +163,18 @@ class Reducer(ABC):
     @abstractmethod
     def phases(self, members: Members, num_elements: int) -> tuple[Phase, ...]:
         """The same in sum. Groups of one plan run their phases side by side: equal places mean the same time."""
+
+    def phases_of(self, part: Part, members: Members, num_elements: int) -> tuple[Phase, ...]:
+        """The phases of a part of the program; the sums are what the first half of them makes."""
+        phases = self.phases(members, num_elements)
+        if part == "all":
+            return phases
+        middle = len(phases) // 2
+        return phases[:middle] if part == "sums" else phases[middle:]
+
+    def largest_share(self, members: Members) -> float:
+        """Of the bucket, what the member that makes most of the sums makes."""
+        return 1.0 / len(members)
 
     def work_M(self, members: Members, num_elements: int) -> FloatArray:
         """Elements that each member adds up or packs as a finished sum, as a share of the bucket."""

@@ -6,10 +6,11 @@ Source: Patarasuk and Yuan, JPDC 2009 (bandwidth-optimal ring); the choice of th
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from hetplanner.plan.reducers.program import FloatArray, Members, Phase, Reducer, Transfer, cut_range
+from hetplanner.plan.reducers.program import FloatArray, Members, Part, Phase, Reducer, Transfer, cut_range
 
 # Chains are grown from this many members; the best ring of them is taken.
 MOST_STARTS = 8
@@ -37,6 +38,11 @@ class Ring(Reducer):
         order, size = find_ring(members, num_elements), len(members)
         pairs = [(order[i], order[(i + 1) % size]) for i in range(size)]
         return (Phase.of(pairs, -(-num_elements // size), rounds=2 * (size - 1)),)
+
+    def phases_of(self, part: Part, members: Members, num_elements: int) -> tuple[Phase, ...]:
+        """One turn is the sums, the other the copies."""
+        (phase,) = self.phases(members, num_elements)
+        return (phase,) if part == "all" else (replace(phase, rounds=phase.rounds // 2),)
 
 
 def find_ring(members: Members, num_elements: int) -> list[int]:

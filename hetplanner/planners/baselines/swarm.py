@@ -89,6 +89,11 @@ class SwarmPlanner(BasePlanner[SwarmSettings]):
         """See :class:`hetplanner.planners.interface.Planner`."""
         if self.settings.mode == "elastic" and (problem.groups or problem.is_grouping_open):
             raise InvalidInput("constraints.tensor: a peer of a swarm is one device; plan for degree 1")
+        if self.settings.mode == "elastic" and problem.constraints.zero:
+            raise InvalidInput(
+                "constraints.zero: a peer of a swarm has all states of the optimizer, so that it can go on when others"
+                " leave; plan with zero 0"
+            )
         self._elastic: ElasticPlan | None = None
         found = super().solve(
             problem, seed=seed, budget=budget, on_event=on_event, should_stop=should_stop, start=start

@@ -16,14 +16,15 @@ WORTH_ANOTHER = 1e-6
 def choose_reducer(plan: Plan, model: CostModel) -> Plan:
     """The plan with the allowed reducer of the least step time, or dollars; of equals the first of REDUCER_NAMES.
 
-    One that takes more memory than there is (the hierarchical one, where codecs keep what they lose) is not taken.
+    One that takes more memory than there is is not taken: the hierarchical one where codecs keep what they lose, with
+    ZeRO one whose members keep unequal parts of the optimizer's states.
     The objective `dtfm` knows the sharded parameter server alone; it is kept where it is allowed.
     """
     allowed = [name for name in REDUCER_NAMES if name in plan.problem.constraints.reducers]
     if len(allowed) == 1 or plan.problem.objective == "dtfm" or not reduction_groups(plan):
         return plan.replace(reducer=allowed[0])
     trials = [plan.replace(reducer=name) for name in allowed]
-    if any(stage.error_feedback for stage in plan.stages):
+    if plan.zero or any(stage.error_feedback for stage in plan.stages):
         trials = [trial for trial in trials if fits_memory(trial, model)] or trials
     best, *others = trials
     least = rough_objective(best, model)

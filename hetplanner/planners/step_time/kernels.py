@@ -48,13 +48,14 @@ def fit_depth(problem: StepProblem, place_N: Array, cut_S: Array, stage: int, nu
 @kernel(forceinline=True, allocates=False)
 def depth_of(problem: StepProblem, place_N: Array, begin: int, stop: int, first: int, end: int) -> tuple[int, float]:
     """The same for the devices at some positions and the ops between two cut points."""
-    held, each = problem.held_KK[first, end], problem.each_KK[first, end]
-    needed = held + each
     replicas = stop - begin
+    elsewhere = problem.divided_bytes * problem.trained_KK[first, end] * (1.0 - 1.0 / replicas)
+    held, each = problem.held_KK[first, end] - elsewhere, problem.each_KK[first, end]
+    needed = held + each
     if replicas > 1:
         part = ELEMENT_BYTES * problem.trained_KK[first, end] / replicas
         awaited = min(POSTED_REDUCTIONS, 2 * (replicas - 1))
-        needed = awaited * part + max(needed, problem.always_KK[first, end] + part)
+        needed = awaited * part + max(needed, problem.always_KK[first, end] - elsewhere + part)
     least = np.inf
     missing = 0.0
     for i in range(begin, stop):
@@ -98,6 +99,8 @@ def update_seconds(
     for i in range(base, base + count):
         optimizer = max(optimizer, problem.optimizer_rate_D[place_N[i]])
         adding = max(adding, problem.add_rate_D[place_N[i]])
+    if problem.divided_bytes > 0:
+        optimizer /= count
     reduced = problem.reduced_KK[first, end]
     if count < 2 or reduced <= 0:
         return trained * optimizer, 0.0, 0.0

@@ -24,6 +24,7 @@ def max_depths(plan: Plan) -> list[int]:
         greatest_depth(
             model, stage.first_op, stage.end_op,
             min(float(memory_D[index(device)]) for replica in stage.replicas for device in replica), stage.recompute,
+            len(stage.replicas),
         )
         for stage in plan.stages
     ]  # fmt: skip

@@ -99,16 +99,17 @@ def _load(executor: Executor, source: EarlierState, advance: Callable[[], None])
             stage = plan.stages[place[0]]
             pieces = stage_pieces(workload, stage.first_op, stage.end_op)
             for _, weight in held_weights(workload, stage.first_op, stage.end_op):
-                held_by = source.stage_of(weight.op_index)
-                found = source.place_of(held_by, target)
-                assert found is not None
                 for part, piece in pieces[weight.name].items():
                     dtype = torch.uint8 if is_codes(part) else torch.float32
                     out = torch.empty(piece.end - piece.first, dtype=dtype, device="meta")
-                    if chunk is not None:
+                    is_divided = plan.zero and part not in ("weights", "frozen")
+                    if chunk is not None and is_divided:
+                        out = torch.empty_like(out, device="cpu")
+                    elif chunk is not None:
                         out = _parts_of(chunk)[part][piece.first : piece.end]
-                    first = source.pieces[held_by][weight.name][part].first
-                    source.take(source.tensor_of(held_by, part), found, target, first, out)
+                    source.take_weight(weight, part, target, out)
+                    if chunk is not None and is_divided:
+                        chunk.optimizer.take_part(weight, part, out)
                     advance()
             ops = range(stage.first_op, stage.end_op)
             if isinstance(source, RankFiles):  # swarms train no models with running statistics

@@ -8,6 +8,7 @@ import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,9 @@ from hetplanner.plan.files.stage_checkpoints import (
 from hetplanner.plan.model import Plan
 from hetplanner.reading import reading
 from hetplanner.runtime.comm.transport import Topic, tag_of
-from hetplanner.runtime.model.layout import frozen_weights, stage_weights
-from hetplanner.runtime.train.optimizers import Piece, StateLayout
+from hetplanner.runtime.model.layout import Weight, frozen_weights, stage_weights
+from hetplanner.runtime.train.optimizers import Piece, StateLayout, parts_within
+from hetplanner.runtime.train.zero import stepped_ranges
 from hetplanner.workload.workload import Workload
 
 log = logging.getLogger(__name__)
@@ -42,6 +44,24 @@ NUMBERS = ("updates", "loss_scale", "quiet_steps")
 
 Place = tuple[int, int]
 """The rank that reads, and the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where some elements of a weight, or of a state of it, are.
+
+    Attributes:
+        place: who reads them, from which file.
+        tensor: of the file.
+        at: their first place in it.
+        first, end: which elements of the weight they are.
+    """
+
+    place: Place
+    tensor: str
+    at: int
+    first: int
+    end: int
 
 
 class EarlierState(ABC):
@@ -102,12 +122,42 @@ class EarlierState(ABC):
 
     def place_of(self, stage: int, target: int, replica: int | None = None) -> Place | None:
         """Who reads a stage for a rank, and from which file; of any replica unless one is named."""
-        wanted = self.files_of(stage, replica)
+        return self._place(self.files_of(stage, replica), target)
+
+    def place_of_file(self, file: int, target: int) -> Place | None:
+        """Who reads a file for a rank."""
+        return self._place([file], target)
+
+    def _place(self, wanted: Sequence[int], target: int) -> Place | None:
         for reader in (target, *range(len(self.holders))):
             for file in wanted:
                 if file in self.holders[reader]:
                     return reader, file
         return None
+
+    @property
+    def divided_files(self) -> Sequence[int]:
+        """Files that are all needed, since each has a part of the optimizer's states; none without ZeRO."""
+        return ()
+
+    def sources(self, weight: Weight, part: str, target: int) -> Iterator["Source"]:
+        """Where a whole weight, or a state of it, is for a rank. `why_not` has looked at all files."""
+        stage = self.stage_of(weight.op_index)
+        place, piece = self.place_of(stage, target), self.pieces[stage][weight.name][part]
+        assert place is not None
+        yield Source(place, self.tensor_of(stage, part), piece.first, 0, piece.end - piece.first)
+
+    def take_weight(self, weight: Weight, part: str, target: int, out: Tensor) -> None:
+        """Brings a whole weight, or a state of it, to a rank; all ranks must call it, in one order.
+
+        Args:
+            weight: as any stage holds it.
+            part: 'weights', 'frozen' or of the optimizer's states.
+            target: the rank that wants it.
+            out: on the target where it goes, 1-D; on all others of the same length, and not looked at.
+        """
+        for source in self.sources(weight, part, target):
+            self._take(source.tensor, source.place, target, source.at, out[source.first : source.end])
 
     def why_not(self, needed: Sequence[set[int]]) -> str:
         """Why it cannot be loaded, the same on all ranks; '' if it can.
@@ -119,6 +169,10 @@ class EarlierState(ABC):
         if missing:
             return f"no host has a part of stage {missing[0]} of the earlier plan"
         places = [self.place_of(stage, rank) for rank, stages in enumerate(needed) for stage in stages]
+        for file in self.divided_files:
+            places.append(self.place_of_file(file, 0))
+            if places[-1] is None:
+                return f"no host has the optimizer states of rank {file} of the earlier plan"
         mine = {place[1] for place in places if place is not None and place[0] == self.rank}
         why = ""
         for file in sorted(mine):
@@ -138,7 +192,7 @@ class EarlierState(ABC):
         with reading(f"{path.parent.name}/{path.name}", "checkpoint"), safe_open(path, framework="pt") as opened:
             yield opened
 
-    def take(self, name: str, place: Place, target: int, first: int, out: Tensor) -> None:
+    def _take(self, name: str, place: Place, target: int, first: int, out: Tensor) -> None:
         """Brings elements of a tensor to a rank; all ranks must call it, in one order.
 
         Args:
@@ -215,6 +269,41 @@ class RankFiles(EarlierState):
             manifest = load_manifest(self._folder)
             return manifest if manifest.plan == self.plan.digest() else None
         return None
+
+    @property
+    def divided_files(self) -> Sequence[int]:
+        """See EarlierState."""
+        return range(len(self.plan.ranks)) if self.plan.zero else ()
+
+    def sources(self, weight: Weight, part: str, target: int) -> Iterator[Source]:
+        """See EarlierState."""
+        if not self.plan.zero or part in ("weights", "frozen"):
+            yield from super().sources(weight, part, target)
+            return
+        done = 0
+        for first, end, rank, stage, at in self._steppers[weight.name]:
+            # Where two sites exchange sums, two ranks step the same.
+            if end > done:
+                place = self.place_of_file(rank, target)
+                assert place is not None  # see `why_not`
+                skipped = max(done - first, 0)
+                yield Source(place, self.tensor_of(stage, part), at + skipped, first + skipped, end)
+                done = end
+
+    @cached_property
+    def _steppers(self) -> dict[str, list[tuple[int, int, int, int, int]]]:
+        """By weight, sorted: first and end of the elements that a rank steps, the rank, its stage, and where their
+        states begin in its file.
+        """
+        found: dict[str, list[tuple[int, int, int, int, int]]] = {}
+        for rank, places in enumerate(self.plan.places_of_rank):
+            for stage, _ in places:
+                ranges = stepped_ranges(self.plan, rank, stage)
+                for _, weight in stage_weights(self.plan.problem.workload, *self.ops[stage]):
+                    for first, end, at in parts_within(ranges, weight.first, weight.end):
+                        here = first - weight.first, end - weight.first
+                        found.setdefault(weight.name, []).append((*here, rank, stage, at))
+        return {name: sorted(parts) for name, parts in found.items()}
 
     def files_of(self, stage: int, replica: int | None) -> Sequence[int]:
         """See EarlierState."""

@@ -13,7 +13,7 @@ from hetplanner.runtime.comm.power import make_reducer
 from hetplanner.runtime.comm.receive_order import receive_order, sent_messages
 from hetplanner.runtime.comm.reduce import GroupReducer
 from hetplanner.runtime.comm.transport import Transport
-from hetplanner.runtime.model.chunk import Chunk, added_up, tied_gradients
+from hetplanner.runtime.model.chunk import Chunk, added_up, all_as_first, tied_gradients
 from hetplanner.runtime.train.local_steps import LocalSteps
 
 
@@ -46,7 +46,10 @@ class Reductions:
         return make_reducer(group, (index, len(self.groups)), self.rank, self._buckets(group)[0], self.transport)
 
     def _buckets(self, group: ReductionGroup) -> list[Tensor]:
-        """The slices of gradients that the group shares; several if the rank holds a tied weight more than once."""
+        """The slices of gradients that the group shares; several if the rank holds a tied weight more than once.
+
+        With ZeRO new weights take the gradients' place, see `StageOptimizer.step_beside`.
+        """
         if group.tied:
             return tied_gradients(self.chunks, self.plan.problem.workload.graph.ops[group.ops[0]].name)
         model = next(chunk for chunk in self.chunks if chunk.stage == group.stages[0]).model
@@ -58,7 +61,7 @@ class Reductions:
 
     def follows_step(self, action: Action) -> bool:
         """Whether it averages what the optimiser has changed."""
-        return action.kind is Kind.REDUCE and not self.groups[action.group].every_step
+        return action.kind is Kind.REDUCE and self.groups[action.group].follows_step
 
     def perform(self, index: int) -> int:
         """Adds up gradients, or averages changes, which then wait where the gradients were. Returns the bytes sent."""
@@ -68,7 +71,8 @@ class Reductions:
         if not reducer.group.every_step:
             assert self.local is not None
             self.local.offer(reducer.group)
-        with added_up(self._buckets(reducer.group)):
+        buckets = self._buckets(reducer.group)
+        with all_as_first(buckets) if reducer.group.part == "copies" else added_up(buckets):
             return reducer.reduce()
 
     def take(self, fragment: int) -> None:

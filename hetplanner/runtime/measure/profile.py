@@ -208,7 +208,11 @@ class _Rehearsal:
             chunk.model.flat_grad.zero_()
         self.executor.update.average_gradients()
         for chunk in self.executor.chunks:
-            chunk.optimizer.step(0.0)
+            if self.executor.plan.zero:
+                chunk.optimizer.step_beside(0.0)
+                chunk.model.flat_grad.copy_(chunk.model.flat.detach())  # as long as the other way round
+            else:
+                chunk.optimizer.step(0.0)
 
     def _message(self, boundary: int, source: int, target: int, role: Role) -> tuple[Tensor, TensorCodec, Tensor]:
         """A boundary's tensor, its codec, and its bytes on the wire."""

@@ -14,6 +14,7 @@ from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.model.stage import StageRunner
 from hetplanner.runtime.tensor_parallel.group import ALONE, TensorGroup
 from hetplanner.runtime.train.optimizers import StageOptimizer
+from hetplanner.runtime.train.zero import stepped_ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,11 @@ class Chunk:
             *place,
             model,
             StageRunner(model, recompute=stage.recompute or workload.recompute),
-            StageOptimizer(workload, stage.first_op, stage.end_op, config, model.flat, model.flat_grad, weights),
-        )
+            StageOptimizer(
+                workload, stage.first_op, stage.end_op, config, model.flat, model.flat_grad, weights,
+                ranges=stepped_ranges(plan, plan.rank_at(*place), place[0]) if plan.zero else None,
+            ),
+        )  # fmt: skip
 
     def tied_gradient(self, owner: str) -> Tensor:
         """This chunk's gradient of a weight that is tied across stages, by the name of the op that owns it."""
@@ -82,6 +86,13 @@ def added_up(buckets: Sequence[Tensor]) -> Iterator[None]:
     """Gradients of one weight, held several times: the first is their sum inside, afterwards all are as the first."""
     for other in buckets[1:]:
         buckets[0].add_(other)
+    with all_as_first(buckets):
+        yield
+
+
+@contextmanager
+def all_as_first(buckets: Sequence[Tensor]) -> Iterator[None]:
+    """Afterwards all buckets are as the first."""
     yield
     for other in buckets[1:]:
         other.copy_(buckets[0])

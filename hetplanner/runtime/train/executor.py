@@ -501,6 +501,10 @@ class Executor:
             start = time.monotonic()
             self._step_once()
             self._has_stepped = False
+            if self.plan.zero:
+                with self.updating:
+                    self.update.finish()
+                    self.completed_steps = self._step + 1
             fragment = self.plan.fragment_at(self._step)
             if self.reductions.local and fragment is not None:
                 with self.updating:
@@ -523,7 +527,8 @@ class Executor:
         self.before_update()
         with self.updating:
             self.update.apply(self._step)
-            self.completed_steps = self._step + 1
+            if not self.plan.zero:
+                self.completed_steps = self._step + 1
 
     def _agree(self) -> float | None:
         scale = self.update.scale

@@ -4,8 +4,8 @@ The functions that do the work in `torch.optim` are called directly. Constructin
 of CPU in every rank), and their states are made at the first step, one by one. The numbers are the same.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -20,6 +20,10 @@ ADAM_EPS = 1e-8
 MUON_EPS, MUON_COEFFICIENTS, MUON_ITERATIONS = 1e-7, (3.4445, -4.7750, 2.0315), 5
 ADAFACTOR_DECAY, ADAFACTOR_EPS, ADAFACTOR_CLIP = -0.8, 1e-3, 1.0
 """Defaults of `torch.optim`. Muon's step sizes are those that fit AdamW's learning rate (`match_rms_adamw`)."""
+
+
+Range = tuple[int, int]
+"""First and end element in the flat buffer of a stage's weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +68,42 @@ class StateLayout:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A weight with its gradient and its states: views."""
+    """A weight, or a part of it, with its gradient and its states: views.
+
+    Attributes:
+        first: its first element in the stage's flat buffer.
+        decays: whether weight decay is for it.
+    """
 
     weight: Tensor
     grad: Tensor
     states: dict[str, Tensor]
+    first: int
+    decays: bool
+
+
+def parts_within(ranges: Sequence[Range], first: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The parts of ranges that lie in `first` to `end`: first and end element, and how many of all ranges' elements
+    stand in front.
+    """
+    before = 0
+    for begin, stop in ranges:
+        inside = max(begin, first), min(stop, end)
+        if inside[1] > inside[0]:
+            yield *inside, before + inside[0] - begin
+        before += stop - begin
 
 
 def _slices(held: Sequence[_Held]) -> list[_Held]:
     """The same weights flat and in slices, for optimizers that look at each element alone: temporaries are small."""
     return [
-        _Held(weight, grad, dict(zip(one.states, states, strict=True)))
+        _Held(weight, grad, dict(zip(one.states, states, strict=True)), one.first + number * SLICE_ELEMENTS, one.decays)
         for one in held
-        for weight, grad, *states in zip(
-            *(part.view(-1).split(SLICE_ELEMENTS) for part in (one.weight, one.grad, *one.states.values())), strict=True
+        for number, (weight, grad, *states) in enumerate(
+            zip(
+                *(part.view(-1).split(SLICE_ELEMENTS) for part in (one.weight, one.grad, *one.states.values())),
+                strict=True,
+            )
         )
     ]
 
@@ -92,14 +118,16 @@ class StageOptimizer:
         flat, flat_grad: values and gradients of all weights, float32, 1-D, as `StageModel` lays them out.
         weights: of a member of a group, its parts.
         zeros: makes the buffer of a part of the states.
+        ranges: of the flat buffer, what is stepped; None: everything. For optimizers that step each element by itself.
 
     Raises:
         InvalidInput: a package that the optimizer needs is not installed.
 
     Attributes:
         layout: of the states.
-        states: by part, 1-D; float32, codes uint8.
+        states: by part, 1-D; float32, codes uint8. With `ranges` those of one follow on those of the one before.
         num_steps: steps so far.
+        ranges: see above.
     """
 
     def __init__(
@@ -112,9 +140,10 @@ class StageOptimizer:
         flat_grad: Tensor,
         weights: Sequence[Weight] | None = None,
         zeros: Callable[[int], Tensor] | None = None,
+        ranges: Sequence[Range] | None = None,
     ) -> None:
         check_packages(workload)
-        self.name, self.config = workload.optimizer, config
+        self.name, self.config, self.ranges = workload.optimizer, config, ranges
         self.layout = StateLayout.of(workload, first_op, end_op, weights)
         self._weights = weights or [weight for _, weight in stage_weights(workload, first_op, end_op)]
         self._flat, self._flat_grad, self.num_steps = flat.detach(), flat_grad, 0
@@ -122,19 +151,36 @@ class StageOptimizer:
             part: zeros(size)
             if zeros is not None
             else torch.zeros(size, dtype=torch.uint8 if is_codes(part) else torch.float32, device=flat.device)
-            for part, size in self.layout.sizes.items()
+            for part, size in self._sizes().items()
         }
         self._coded = _CodedAdam(flat.device) if self.name == "adamw8bit" else None
         self._view()
 
+    def _sizes(self) -> dict[str, int]:
+        if self.ranges is None:
+            return self.layout.sizes
+        return dict.fromkeys(self.layout.sizes, sum(end - first for first, end in self.ranges))
+
     def _view(self) -> None:
-        self._held: list[_Held] = []
+        if self.ranges is not None:
+            self._held = [
+                _Held(self._flat[first:end], self._flat_grad[first:end], states, first, len(weight.shape) >= 2)
+                for weight in self._weights
+                for first, end, states in self._stepped(weight.first, weight.end)
+            ]
+            return
+        self._held = []
         for weight in self._weights:
             pieces = self.layout.pieces[weight.name]
             states = {part: self.states[part][p.first : p.end].view(p.shape) for part, p in pieces.items()}
             cut = slice(weight.first, weight.end)
-            one = _Held(self._flat[cut].view(weight.shape), self._flat_grad[cut].view(weight.shape), states)
-            self._held.append(one)
+            values, grad = (flat[cut].view(weight.shape) for flat in (self._flat, self._flat_grad))
+            self._held.append(_Held(values, grad, states, weight.first, len(weight.shape) >= 2))
+
+    def _stepped(self, first: int, end: int) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
+        """The parts of a range of the flat buffer that are stepped: first and end element, and their states."""
+        for begin, stop, place in parts_within(self.ranges or (), first, end):
+            yield begin, stop, {part: kept[place : place + stop - begin] for part, kept in self.states.items()}
 
     def step_by(self, flat_grad: Tensor, learning_rate: float) -> None:
         """One update with the gradients of another buffer."""
@@ -150,13 +196,34 @@ class StageOptimizer:
         self._view()
 
     @torch.no_grad()
+    def step_beside(self, learning_rate: float) -> None:
+        """One update whose new weights take the place of their gradients; the weights stay as they are."""
+        self.num_steps += 1
+        for one in _slices(self._held):
+            new = one.weight.clone()
+            decay = self.config.weight_decay if one.decays else 0.0
+            self._rule_of(one)([replace(one, weight=new)], learning_rate, decay)
+            one.grad.copy_(new)
+
+    @torch.no_grad()
+    def keep_beside(self) -> None:
+        """The weights as they are take the place of their gradients: a step that is left out."""
+        for one in self._held:
+            one.grad.copy_(one.weight)
+
+    def take_part(self, weight: Weight, part: str, values: Tensor) -> None:
+        """Of a state of a whole weight (1-D), keeps what belongs to the elements that are stepped."""
+        for first, end, states in self._stepped(weight.first, weight.end):
+            states[part].copy_(values[first - weight.first : end - weight.first])
+
+    @torch.no_grad()
     def step(self, learning_rate: float) -> None:
         """One update with the gradients as they stand."""
         self.num_steps += 1
         for decays in (True, False):
             alike: dict[Callable[[Sequence[_Held], float, float], None], list[_Held]] = {}
             for one in self._held:
-                if (one.weight.ndim >= 2) == decays:
+                if one.decays == decays:
                     alike.setdefault(self._rule_of(one), []).append(one)
             for rule, held in alike.items():
                 rule(held, learning_rate, self.config.weight_decay if decays else 0.0)

@@ -50,6 +50,8 @@ class Update:
         self.peers = sorted({plan.rank_at(*place) for place in together} - {rank})
         self._copies = Counter(s for s, _ in together) if plan.is_local else None
         self._portions = self._own_portions(plan) if plan.is_local else []
+        self._zero = plan.zero > 0
+        self._counted = self._counted_parts(plan) if self._zero else []
         dtype = plan.problem.workload.dtype
         self.scale = LossScale() if dtype == "float16" else None
         self.overflowed = False
@@ -110,10 +112,25 @@ class Update:
         return None if self.overflowed else norm
 
     def apply(self, step: int) -> None:
-        """Updates the weights, unless gradients overflowed; gradients end as zeros."""
+        """Updates the weights, unless gradients overflowed; gradients end as zeros.
+
+        With ZeRO new weights take the place of their gradients instead, until `finish`.
+        """
         for chunk in self.chunks:
-            if not self.overflowed:
+            if self._zero and self.overflowed:
+                chunk.optimizer.keep_beside()
+            elif self._zero:
+                chunk.optimizer.step_beside(self.config.learning_rate_at(step))
+            elif not self.overflowed:
                 chunk.optimizer.step(self.config.learning_rate_at(step))
+            if not self._zero:
+                chunk.model.flat_grad.zero_()
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """With ZeRO: takes the new weights, own ones and copies, from where gradients were; these end as zeros."""
+        for chunk in self.chunks:
+            chunk.model.flat.copy_(chunk.model.flat_grad)
             chunk.model.flat_grad.zero_()
 
     def average_gradients(self) -> None:
@@ -139,6 +156,8 @@ class Update:
 
     def _squared_norm(self) -> float:
         """This rank's share."""
+        if self._zero:
+            return sum(share * float(torch.linalg.vector_norm(part)) ** 2 for part, share in self._counted)
         # One pass over the gradient; the optimiser makes about seven.
         return sum(
             self._norm_weight(chunk)
@@ -146,6 +165,28 @@ class Update:
             for chunk in self.chunks
             if self._norm_weight(chunk)
         )
+
+    def _counted_parts(self, plan: Plan) -> list[tuple[Tensor, float]]:
+        """With ZeRO: the gradients that are whole here and count in the norm, and what their squares count."""
+        found, reduced = list[tuple[Tensor, float]](), set[str | int]()
+        ops = plan.problem.workload.graph.ops
+        for group in reduction_groups(plan):
+            if group.part != "sums" or self.rank not in group.ranks:
+                continue
+            owner = ops[group.ops[0]].name
+            reduced.add(owner if group.tied else group.stages[0])
+            bucket = (
+                tied_gradients(self.chunks, owner)[0]
+                if group.tied
+                else next(chunk for chunk in self.chunks if chunk.stage == group.stages[0]).model.flat_grad
+            )
+            found += [(bucket[first:end], 1.0 / group.num_makers) for first, end in group.made_by(self.rank)]
+        for chunk in self.chunks:
+            if chunk.stage not in reduced:
+                found.append((chunk.model.flat_grad[: chunk.model.own_end], 1.0))
+            owned = {op.name for op in chunk.model.ops} & chunk.model.tied.keys()
+            found += [(chunk.tied_gradient(owner), 1.0) for owner in sorted(owned - reduced)]
+        return found
 
     def _norm_weight(self, chunk: Chunk) -> float:
         """Replica 0 speaks for its stage; with local steps, of several replicas in one part each speaks for some."""

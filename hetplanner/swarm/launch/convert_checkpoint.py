@@ -58,12 +58,8 @@ def _stage_state(spec: SwarmSpec, source: EarlierState, stage: int, version: Ver
     first_op, end_op = spec.ops_of(stage)
     pieces = stage_pieces(spec.workload, first_op, end_op)
     for _, weight in held_weights(spec.workload, first_op, end_op):
-        held_by = source.stage_of(weight.op_index)
-        place = source.place_of(held_by, 0)
-        assert place is not None  # `why_not` has looked at all stages
         for part, piece in pieces[weight.name].items():
-            first = source.pieces[held_by][weight.name][part].first
-            source.take(source.tensor_of(held_by, part), place, 0, first, tensors[part][piece.first : piece.end])
+            source.take_weight(weight, part, 0, tensors[part][piece.first : piece.end])
     if "in_use" in tensors:
         tensors["in_use"] = tensors["weights"]
     return StageState(stage, version, int(source.numbers["updates"]), tensors)

@@ -1,9 +1,11 @@
-"""The step of worker groups beside the same layout in plain PyTorch: DTensor, `parallelize_module`, `fully_shard`.
+"""The step of worker groups and of ZeRO beside the same layout in plain PyTorch: DTensor, `parallelize_module`,
+`fully_shard`.
 
     python tests/benchmarks/training/bench_groups_train.py [--layouts 1x2 1x4 2x2] [--steps 10] [--runs 3] [--reshard]
-        [--json]
+        [--zero] [--json]
 
-A layout is replicas x devices of a group. Ours are real ranks of the product. torch's side is laid out as torchtitan
+A layout is replicas x devices of a group. With `--zero` replicas that are single devices (`--layouts 2x1`) divide the
+optimizer's states. Ours are real ranks of the product. torch's side is laid out as torchtitan
 lays out its Llama: separate projections of queries, keys and values, norms sequence parallel, cross-entropy over
 divided words, replicas under `fully_shard` that exchange gradients once a step, fused AdamW. Weights and gradients stay
 whole between the micro-batches of a step; `--reshard` divides the weights again after each forward and backward.
@@ -27,6 +29,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,7 +70,7 @@ SIDES = ("ours", "torch")
 WARM_STEPS, REFERENCE_STEPS, ALONE_STEPS = 2, 3, 5
 
 
-def grouped_plan(replicas: int, degree: int, micro_batches: int) -> Plan:
+def bench_plan(replicas: int, degree: int, micro_batches: int, *, zero: bool) -> Plan:
     """A Llama of 4 layers on replicas that are groups of so many devices; each takes so many micro-batches a step."""
     shape = TransformerConfig(
         family="llama", vocab=4096, max_seq_len=256, hidden=512, layers=4, heads=8, ffn=1408, tie_embeddings=False
@@ -80,7 +83,11 @@ def grouped_plan(replicas: int, degree: int, micro_batches: int) -> Plan:
         seq_len=256,
         dtype="float32",
     )
-    return in_groups(chain_plan([micro_batches] * replicas, [], workload=workload), [degree] * replicas)
+    plan = chain_plan([micro_batches] * replicas, [], workload=workload)
+    if degree > 1:
+        plan = in_groups(plan, [degree] * replicas)
+    constraints = plan.problem.constraints.replace(zero=int(zero))
+    return plan.replace(problem=plan.problem.replace(constraints=constraints))
 
 
 # -- torch's side ---------------------------------------------------------------------------------
@@ -168,7 +175,21 @@ def torch_weights(workload: Workload, seed: int) -> dict[str, Tensor]:
 
 def laid_out(model: TorchLlama, mesh: DeviceMesh, *, reshard: bool) -> None:
     """Divides the model as torchtitan does: by tensor, then by data."""
-    tensor, tokens = mesh["tensor"], Shard(1)
+    if mesh["tensor"].size() > 1:
+        divided_by_tensor(model, mesh["tensor"])
+    if mesh["data"].size() == 1:
+        return
+    for part in (model.tok_embeddings, *model.layers, [model.norm, model.output], model):
+        fully_shard(part, mesh=mesh["data"], reshard_after_forward=reshard)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)  # gloo has no other
+            module.set_gradient_divide_factor(1.0)
+
+
+def divided_by_tensor(model: TorchLlama, tensor: DeviceMesh) -> None:
+    """Heads, columns and words, with sequence parallelism."""
+    tokens = Shard(1)
     ends = {
         "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=tokens),
         "norm": SequenceParallel(),
@@ -183,14 +204,6 @@ def laid_out(model: TorchLlama, mesh: DeviceMesh, *, reshard: bool) -> None:
     inner |= {name: RowwiseParallel(output_layouts=tokens) for name in ("attention.wo", "feed_forward.w2")}
     for layer in model.layers:
         parallelize_module(layer, tensor, inner)
-    if mesh["data"].size() == 1:
-        return
-    for part in (model.tok_embeddings, *model.layers, [model.norm, model.output], model):
-        fully_shard(part, mesh=mesh["data"], reshard_after_forward=reshard)
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.set_force_sum_reduction_for_comms(True)  # gloo has no other
-            module.set_gradient_divide_factor(1.0)
 
 
 class TorchSide:
@@ -201,6 +214,7 @@ class TorchSide:
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module")  # nothing is changed in place
         mesh = DeviceMesh("cpu", torch.tensor(plan.processes_of_rank), mesh_dim_names=("data", "tensor"))
         self.data, self.has_replicas = mesh["data"], mesh["data"].size() > 1
+        self.divided_loss = loss_parallel if mesh["tensor"].size() > 1 else nullcontext
         self.model = TorchLlama(self.workload.transformer)
         self.model.load_state_dict(torch_weights(self.workload, config.seed))
         laid_out(self.model, mesh, reshard=reshard)
@@ -223,7 +237,7 @@ class TorchSide:
                 self.model.set_requires_gradient_sync(is_last)
                 self.model.set_reshard_after_backward(self.reshard or is_last)
             batch = self.batches.draw(step, m)
-            with loss_parallel():
+            with self.divided_loss():
                 logits = self.model(batch.inputs)
                 loss = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="sum")
                 loss = loss / self.workload.tokens_per_step
@@ -345,7 +359,7 @@ def ratios(of: dict[str, list[float]]) -> list[float]:
 def layout_row(layout: str, args: argparse.Namespace) -> dict[str, Any]:
     """All runs of one layout."""
     replicas, degree = map(int, layout.split("x"))
-    plan, reshard = grouped_plan(replicas, degree, args.micro_batches), args.reshard
+    plan, reshard = bench_plan(replicas, degree, args.micro_batches, zero=args.zero), args.reshard
     _, expected = train_reference(plan.problem.workload, run_config(REFERENCE_STEPS))
     runs = [measure(plan, args.steps, our_steps, takes_turns=True, reshard=reshard) for _ in range(args.runs)]
     ours = measure(plan, ALONE_STEPS, our_steps, takes_turns=False, reshard=reshard)
@@ -389,6 +403,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10, help=f"of a run; the first {WARM_STEPS} do not count")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--reshard", action="store_true", help="torch: divide weights again after each use")
+    parser.add_argument("--zero", action="store_true", help="ours: replicas divide the optimizer's states (ZeRO 1)")
     parser.add_argument("--json", action="store_true", help="one object a layout instead of the table")
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -22,10 +22,9 @@ from hetplanner.runtime.model.sample import load_model
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.fine_tuning import FineTuning
 from hetplanner.workload.huggingface import workload_from_config
-from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 from tests.support.models.model_folders import loaded, model_folder, plain_losses
-from tests.support.plans.factories import chain_plan, small_cluster, tuned
+from tests.support.plans.factories import chain_plan, small_cluster, small_gpt, tuned
 from tests.support.plans.grouped import in_groups
 from tests.support.processes.patience import until
 from tests.support.training.real_ranks import Ranks, start_ranks, train
@@ -35,17 +34,7 @@ pytestmark = pytest.mark.distributed
 STEPS, FOREVER = 30, 100_000
 
 
-def gpt(*, global_batch: int = 8, optimizer: str = "adamw", **changes: object) -> Workload:
-    shape = {"vocab": 258, "max_seq_len": 32, "hidden": 32, "layers": 4, "heads": 4, "ffn": 66} | changes
-    return Workload(
-        name="test",
-        transformer=TransformerConfig(**shape),
-        global_batch=global_batch,
-        micro_batch=2,
-        seq_len=32,
-        dtype="float32",
-        optimizer=optimizer,
-    )
+gpt = partial(small_gpt, global_batch=8, vocab=258, heads=4, ffn=66)
 
 
 def llama() -> Workload:

@@ -24,26 +24,14 @@ from hetplanner.runtime.measure.profile import WINDOW_S
 from hetplanner.runtime.model.sample import generate, load_model
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.schedule.order import make_schedule
-from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 from tests.support.plans.factories import chain_plan, sites_cluster, small_cluster
+from tests.support.plans.factories import small_gpt as gpt
 from tests.support.training.real_ranks import Ranks, train
 
 pytestmark = pytest.mark.distributed
 
 STEPS = 30
-
-
-def gpt(*, global_batch: int = 16, **changes: object) -> Workload:
-    shape = {"vocab": 256, "max_seq_len": 32, "hidden": 32, "layers": 4, "heads": 2, "ffn": 64} | changes
-    return Workload(
-        name="test",
-        transformer=TransformerConfig(**shape),
-        global_batch=global_batch,
-        micro_batch=2,
-        seq_len=32,
-        dtype="float32",
-    )
 
 
 def llama(*, global_batch: int = 16) -> Workload:

@@ -87,7 +87,10 @@ def problems(draw):
     codecs = draw(st.sampled_from([("none",), ("none", "fp16", "int8"), ("int4", "topk"), ("bf16", "adatopk")]))
     ratio = draw(st.sampled_from([1.0, 3.0, 50.0, 1e4]))
     reducers = draw(st.sampled_from([*((name,) for name in REDUCER_NAMES), REDUCER_NAMES]))
-    constraints = Constraints(stages=stages, replicas=replicas, codecs=codecs, max_ratio=ratio, reducers=reducers)
+    zero = draw(st.integers(0, 1)) if reducers != ("central-ps",) else 0
+    constraints = Constraints(
+        stages=stages, replicas=replicas, codecs=codecs, max_ratio=ratio, reducers=reducers, zero=zero
+    )
     workload = tuned(workload, draw(st.sampled_from(TUNINGS)))
     return Problem(cluster=cluster, workload=workload, constraints=constraints)
 

@@ -45,7 +45,7 @@ def local(plan: Plan, steps: int, fragments: int = 1) -> Plan:
 @settings(max_examples=60, deadline=None)
 @given(seeds, fragmented)
 def test_the_kernels_mean_step_is_the_engines(seed: int, shape: tuple[int, int]) -> None:
-    plan = local(random_plan(seed), *shape)
+    plan = local(random_plan(seed, zero=False), *shape)
     summary = summarise_plan(plan)
     assert simulate_step_s(plan) == pytest.approx(summary.step_s, rel=1e-9)
     busy = simulate_times(plan).busy_s_N
@@ -56,7 +56,7 @@ def test_the_kernels_mean_step_is_the_engines(seed: int, shape: tuple[int, int])
 @settings(max_examples=40, deadline=None)
 @given(seeds, st.integers(2, 5))
 def test_reductions_of_stages_are_in_the_last_step_alone(seed: int, steps: int) -> None:
-    plan = local(random_plan(seed), steps)
+    plan = local(random_plan(seed, zero=False), steps)
     trace = simulate(plan, steps=2 * steps)
     per_step = [sum(s.bytes for s in trace.spans if s.kind == "reduce" and s.step == k) for k in range(2 * steps)]
     often, averaged = (
@@ -72,7 +72,7 @@ def test_reductions_of_stages_are_in_the_last_step_alone(seed: int, steps: int) 
 @given(seeds, fragmented)
 def test_a_round_reduces_every_fragment_once(seed: int, shape: tuple[int, int]) -> None:
     steps, fragments = shape
-    plan = local(random_plan(seed), steps, fragments)
+    plan = local(random_plan(seed, zero=False), steps, fragments)
     trace = simulate(plan, steps=steps, first_step=0)
     for k in range(steps):
         due = [g for g in reduction_groups(plan) if g.is_due(plan.fragment_at(k))]
@@ -85,11 +85,11 @@ def test_a_round_reduces_every_fragment_once(seed: int, shape: tuple[int, int]) 
 def test_fragments_send_as_much_and_the_closed_form_gains_what_hides(seed: int, shape: tuple[int, int]) -> None:
     """A fragment's reduction hides behind the drain as the whole's does, and pays for its latency by itself."""
     steps, fragments = shape
-    whole, cut = (local(random_plan(seed), steps, f) for f in (1, fragments))
+    whole, cut = (local(random_plan(seed, zero=False), steps, f) for f in (1, fragments))
     sent = [float(reduction_bytes(plan)[2].sum()) for plan in (whole, cut)]
     # Shards and blocks of codecs are rounded up.
     assert sent[1] == pytest.approx(sent[0], rel=0.05, abs=2000)
-    once, many, endless = (estimate_plan(p).step_s for p in (whole, cut, local(random_plan(seed), 100_000)))
+    once, many, endless = (estimate_plan(p).step_s for p in (whole, cut, local(random_plan(seed, zero=False), 100_000)))
     assert endless * (1 - 1e-9) <= many
     if fragments == 1:
         assert many == once
@@ -99,7 +99,7 @@ def test_fragments_send_as_much_and_the_closed_form_gains_what_hides(seed: int, 
 @settings(max_examples=60, deadline=None)
 @given(seeds, st.integers(1, 64))
 def test_the_closed_form_falls_with_local_steps_to_what_the_pipeline_takes(seed: int, steps: int) -> None:
-    plan = random_plan(seed)
+    plan = random_plan(seed, zero=False)
     once, many = estimate_plan(local(plan, 1)), estimate_plan(local(plan, steps))
     endless = estimate_plan(local(plan, 100_000))
     assert endless.step_s * (1 - 1e-9) <= many.step_s <= once.step_s * (1 + 1e-9)

@@ -64,7 +64,7 @@ def gapped_problems(draw, shapes=FREE_OR_FIXED):
     objective = draw(st.sampled_from(["step-time", "cost", "dtfm"]))
     if objective == "dtfm" and stages is None:
         stages = 1
-    constraints = Constraints(stages=stages, replicas=replicas)
+    constraints = Constraints(stages=stages, replicas=replicas, zero=draw(st.integers(0, 1)))
     return Problem(cluster=cluster, workload=tied_workload(rng, 8), objective=objective, constraints=constraints)
 
 

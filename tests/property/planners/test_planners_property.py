@@ -93,7 +93,13 @@ def problems(draw, objectives=("step-time", "cost", "dtfm"), codecs=DENSE):
         workload=workload,
         objective=draw(st.sampled_from(objectives)),
         # What the kernels know: exhaustive tries every layout with it, and takes another reducer only then.
-        constraints=Constraints(stages=stages, replicas=replicas, codecs=draw(codecs), reducers=("sharded-ps",)),
+        constraints=Constraints(
+            stages=stages,
+            replicas=replicas,
+            codecs=draw(codecs),
+            reducers=("sharded-ps",),
+            zero=draw(st.integers(0, 1)),
+        ),
     )
 
 

@@ -80,6 +80,20 @@ def tiny_workload(*, layers: int = 4, global_batch: int = 32, micro_batch: int =
     )
 
 
+def small_gpt(*, global_batch: int = 16, optimizer: str = "adamw", **shape: object) -> Workload:
+    """A GPT of hidden size 32 in float32, of any other shape that is given."""
+    usual = {"vocab": 256, "max_seq_len": 32, "hidden": 32, "layers": 4, "heads": 2, "ffn": 64}
+    return Workload(
+        name="test",
+        transformer=TransformerConfig(**(usual | shape)),
+        global_batch=global_batch,
+        micro_batch=2,
+        seq_len=32,
+        dtype="float32",
+        optimizer=optimizer,
+    )
+
+
 TUNINGS = (
     None,
     FineTuning(adapters=Adapters(rank=4, alpha=8.0, targets=("c_attn",))),

@@ -60,8 +60,10 @@ def random_cluster(rng: random.Random, devices: int, *, nics: bool) -> Cluster:
     return checked(Cluster, data, "random", from_file=True)
 
 
-def random_plan(seed: int, *, nics: bool = True, codecs: bool = True) -> Plan:
-    """A plan of one to four stages with one to three replicas each, ragged or interleaved or neither."""
+def random_plan(seed: int, *, nics: bool = True, codecs: bool = True, zero: bool = True) -> Plan:
+    """A plan of one to four stages with one to three replicas each, ragged or interleaved or neither; `zero`: in one of
+    four ZeRO stage 1.
+    """
     rng = random.Random(seed)
     num_stages = rng.randint(1, 4)
     equal = rng.random() < 0.5
@@ -88,7 +90,8 @@ def random_plan(seed: int, *, nics: bool = True, codecs: bool = True) -> Plan:
     )
     used = [device for stage in stages for replica in stage.replicas for device in replica]
     rng.shuffle(used)
-    problem = Problem(cluster=cluster, workload=workload, constraints={"codecs": allowed})
+    constraints = {"codecs": allowed, "zero": int(zero and seed % 4 == 2)}
+    problem = Problem(cluster=cluster, workload=workload, constraints=constraints)
     plan = Plan(
         problem=problem,
         stages=stages,

@@ -7,7 +7,8 @@ import torch
 
 from hetplanner.cost.compute.tensor import repeated_bytes
 from hetplanner.cost.tables import CostTables
-from hetplanner.plan.problem import Problem
+from hetplanner.plan.problem import Constraints, Problem
+from hetplanner.plan.reducers.program import cut_range
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.measure.live_bytes import LiveBytes
 from hetplanner.runtime.model.build import Batch, StageModel
@@ -52,14 +53,18 @@ def workload_of(case: Case) -> Workload:
     )  # fmt: skip
 
 
-def counted(case: Case, group: TensorGroup = ALONE) -> int:
-    """Most live bytes in a step of the stage, weights and states included; of a member of a group its own."""
+def counted(case: Case, group: TensorGroup = ALONE, replicas: int = 1) -> int:
+    """Most live bytes in a step of the stage, weights and states included; of a member of a group its own.
+
+    Of several replicas it is one that has its part of the states (ZeRO stage 1).
+    """
     workload = workload_of(case)
     first, end = span_of(case, workload)
     model = StageModel(workload, first, end, 0, None, group)
     runner = StageRunner(model, recompute=case.recompute)
     weights = model.weights if group.degree > 1 else None
-    optimizer = StageOptimizer(workload, first, end, TrainConfig(), model.flat, model.flat_grad, weights)
+    ranges = cut_range(0, model.flat.numel(), replicas)[:1] if replicas > 1 else None
+    optimizer = StageOptimizer(workload, first, end, TrainConfig(), model.flat, model.flat_grad, weights, ranges=ranges)
     given = [model.flat, model.flat_grad, model.frozen, *optimizer.states.values()]
     tokens = torch.randint(0, workload.transformer.vocab, (2, workload.micro_batch, workload.seq_len))
     sizes = [workload.boundary_elements[boundary] // group.degree for boundary in (first, end)]
@@ -72,7 +77,10 @@ def counted(case: Case, group: TensorGroup = ALONE) -> int:
         del x
         for micro_batch in range(case.in_flight):
             runner.backward(micro_batch, None if model.is_last else torch.randn(sizes[1]))
-        optimizer.step(1e-3)
+        if replicas > 1:
+            optimizer.step_beside(1e-3)
+        else:
+            optimizer.step(1e-3)
     return live.peak + sum(tensor.untyped_storage().nbytes() for tensor in given)
 
 
@@ -83,12 +91,16 @@ def span_of(case: Case, workload: Workload) -> tuple[int, int]:
     return spans[case.part]
 
 
-def planned(case: Case, degree: int = 1) -> float:
-    """What a plan counts for the stage, without messages between stages; of a group for each member."""
+def planned(case: Case, degree: int = 1, replicas: int = 1) -> float:
+    """What a plan counts for the stage, without messages between stages and of reductions; of a group for each member,
+    of several replicas with ZeRO for each.
+    """
     workload = workload_of(case)
     first, end = span_of(case, workload)
-    tables = CostTables(Problem(cluster=factories.small_cluster(4), workload=workload))
+    zero = Constraints(zero=int(replicas > 1))
+    tables = CostTables(Problem(cluster=factories.small_cluster(4), workload=workload, constraints=zero))
     messages = tables.stage_bytes(first, end, 0, case.recompute) - tables.stage_state_bytes(first, end)
     whole = tables.stage_bytes(first, end, case.in_flight, case.recompute) - messages
+    whole -= tables.divided_bytes(first, end, replicas)
     each = repeated_bytes(workload, STATE_BYTES) if degree > 1 else 0.0
     return (whole - each) / degree + each

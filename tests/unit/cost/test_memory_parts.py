@@ -19,7 +19,7 @@ from tests.support.plans.random_plans import random_plan
 
 
 def local(plan):
-    wanted = plan.problem.constraints.replace(max_local_steps=4)
+    wanted = plan.problem.constraints.replace(max_local_steps=4, zero=0)
     return plan.replace(problem=plan.problem.replace(constraints=wanted), local_steps=4, outer=OuterOptimizer())
 
 

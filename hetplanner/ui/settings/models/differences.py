@@ -18,6 +18,7 @@ _LABELS = {
     "max_ratio": "greatest ratio",
     "max_local_steps": "local steps",
     "tensor": "tensor parallelism",
+    "zero": "ZeRO stage",
 }
 
 

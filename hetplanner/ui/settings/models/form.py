@@ -171,6 +171,7 @@ _AVERAGING = Group(
         ),
         _number(ProblemSettings, "fragments", "Fragments", "Pieces that are averaged one after the other."),
         Setting("reducers", "Reductions allowed", "many", "All give the same sums.", _options(REDUCER_NAMES)),
+        Setting("zero", "Divide optimizer states", "flag", "ZeRO stage 1: each replica keeps and steps a part."),
     ),
 )
 _SEARCH = Group(
@@ -341,7 +342,6 @@ class SettingsForm(param.Parameterized):
         plan = self.plan
         changed = {k: v for k, v in plan.changed_settings.items() if v != planner_defaults(plan.planner)[k]}
         codecs = [name for name in plan.codecs if name != "none"]
-        steps = plan.max_local_steps
         sizes = f"{plan.layers} layers · batch {plan.global_batch:,} of {plan.seq_len:,} tokens · {plan.dtype}"
         return {
             _SIZES.title: sizes,
@@ -349,10 +349,15 @@ class SettingsForm(param.Parameterized):
             _TUNING.title: _tuning_note(plan),
             _DEVICES.title: _devices_note(plan),
             _COMPRESSION.title: ", ".join(codecs) or "none",
-            _AVERAGING.title: "every step" if steps == 1 else f"every step, or up to {steps} alone",
+            _AVERAGING.title: _averaging_note(plan.max_local_steps, divides=plan.zero),
             _own_title(plan.planner): ", ".join(f"{k} {v}" for k, v in changed.items())
             or planner_type(plan.planner).summary,
         }
+
+
+def _averaging_note(steps: int, *, divides: bool) -> str:
+    agree = "every step" if steps == 1 else f"every step, or up to {steps} alone"
+    return f"{agree} · ZeRO 1" if divides else agree
 
 
 def _own_title(planner: str) -> str:

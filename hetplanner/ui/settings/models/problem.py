@@ -44,6 +44,7 @@ USUAL_RANK = 8
 PROBLEM_SETTINGS = (
     "cluster", "profile", "preset", "uploaded", *MODEL_SIZES, *MODEL_OPTIONS, "objective", "stages", "replicas",
     "excluded", "pinned", "codecs", "codec_block", "max_ratio", "reducers", "max_local_steps", "fragments", "tensor",
+    "zero",
 )  # fmt: skip
 """Settings that the problem is made of."""
 
@@ -86,6 +87,7 @@ class ProblemSettings(param.Parameterized):
     max_local_steps = param.Integer(default=1, bounds=(1, 100_000))
     fragments = param.Integer(default=1, bounds=(1, 1000))
     tensor = param.ListSelector(default=["1"], objects=list(map(str, DEGREES)), doc="Degrees of tensor parallelism.")
+    zero = param.Boolean(default=False, doc="Whether replicas divide the optimizer's states (ZeRO stage 1).")
     settled = param.Event(doc="A whole problem has been taken over.")
 
     def __init__(self, session: Session, **params: Any) -> None:
@@ -225,6 +227,7 @@ class ProblemSettings(param.Parameterized):
             "max_local_steps": self.max_local_steps,
             "fragments": self.fragments,
             "tensor": tuple(degree for degree in DEGREES if str(degree) in self.tensor),
+            "zero": int(self.zero),
         }
         return checked(Constraints, fields, "settings")
 
@@ -296,6 +299,7 @@ class ProblemSettings(param.Parameterized):
             max_local_steps=wanted.max_local_steps,
             fragments=wanted.fragments,
             tensor=list(map(str, wanted.tensor)),
+            zero=bool(wanted.zero),
             objective=problem.objective,
         )
 

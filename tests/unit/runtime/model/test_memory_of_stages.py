@@ -29,3 +29,9 @@ CASES += [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_memory_of_a_stage_is_what_the_runtime_holds(case: Case) -> None:
     assert TOO_LITTLE <= planned(case) / counted(case) <= TOO_MUCH
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+@pytest.mark.parametrize("case", CASES[::3], ids=str)
+def test_memory_of_a_replica_with_its_part_of_the_states(case: Case, replicas: int) -> None:
+    assert TOO_LITTLE <= planned(case, replicas=replicas) / counted(case, replicas=replicas) <= TOO_MUCH
