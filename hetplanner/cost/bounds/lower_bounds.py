@@ -77,9 +77,9 @@ class _Bounds:
     links: LinkTable
 
     def shapes(self) -> Iterator[tuple[int, int]]:
-        """All shapes within the constraints."""
+        """All shapes within the constraints that there are devices for."""
         wanted, workload = self.tables.problem.constraints, self.tables.problem.workload
-        most_stages = min(self.tables.most_stages, len(self.usable))
+        most_stages = min(self.tables.most_stages, len(self.usable) // (wanted.replicas or 1))
         for stages in [wanted.stages] if wanted.stages else range(1, most_stages + 1):
             most = min(len(self.usable) // stages, workload.num_micro_batches)
             for replicas in [wanted.replicas] if wanted.replicas else range(1, most + 1):

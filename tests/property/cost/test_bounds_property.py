@@ -225,6 +225,9 @@ def test_a_free_shape_has_the_least_bound_of_all_shapes(problem):
     free = CostModel.of(problem.replace(constraints=problem.constraints.replace(stages=None, replicas=None)))
     assert bound_step(free.tables, free.links) <= bound_step(model.tables, model.links) * (1 + 1e-12)
     assert bound_cost(free.tables, free.links) <= bound_cost(model.tables, model.links) * (1 + 1e-12)
+    # Of given replicas only the shapes that there are devices for count.
+    some = CostModel.of(problem.replace(constraints=problem.constraints.replace(stages=None)))
+    assert 0 < bound_step(free.tables, free.links) <= bound_step(some.tables, some.links) * (1 + 1e-12)
 
 
 @settings(max_examples=100, deadline=None)
