@@ -1,4 +1,4 @@
-"""Predicted against measured step time on emulated links: three plan shapes, three codecs; groups of devices.
+"""Predicted against measured step time on emulated links: three plan shapes, three codecs; ZeRO; groups of devices.
 
     python tests/benchmarks/prediction/bench_prediction.py [--steps 40] [--preset tiny-gpt] [--json]
 
@@ -26,7 +26,7 @@ from hetplanner.runtime.measure.profile import WINDOW_S
 from hetplanner.schema import checked
 from hetplanner.workload.presets import preset
 from hetplanner.workload.workload import Workload
-from tests.support.plans.factories import chain_plan
+from tests.support.plans.factories import chain_plan, divided
 from tests.support.plans.grouped import in_groups
 from tests.support.training.real_ranks import Ranks, train
 
@@ -87,6 +87,10 @@ def cases(workload: Workload) -> Iterator[tuple[str, Plan]]:
                 f"{label} {codec}",
                 with_codec(chain_plan(shares, cuts, cluster=uneven_cluster(ranks), workload=workload), codec),
             )
+            if len(shares) > 1 and codec == "none":
+                plan = chain_plan(shares, cuts, cluster=uneven_cluster(ranks), workload=workload)
+                for reducer in ("sharded-ps", "ring", "hierarchical"):
+                    yield f"{label} zero {reducer}", divided(plan).replace(reducer=reducer)
     for degrees, shares, cuts in (
         ([2], [m], []),
         ([2, 1], [m], [n // 2]),

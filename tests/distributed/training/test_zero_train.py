@@ -18,19 +18,13 @@ from hetplanner.planners.variants.schedules import interleave
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.model.sample import load_model
 from hetplanner.runtime.train.reference import train_reference
-from tests.support.plans.factories import chain_plan, sites_cluster, small_cluster, small_gpt
+from tests.support.plans.factories import chain_plan, divided, sites_cluster, small_cluster, small_gpt
 from tests.support.plans.grouped import in_groups
 from tests.support.training.real_ranks import start_ranks, train
 
 pytestmark = pytest.mark.distributed
 
 STEPS, FOREVER = 30, 100_000
-
-
-def divided(plan: Plan) -> Plan:
-    """The plan with ZeRO stage 1."""
-    problem = plan.problem
-    return plan.replace(problem=problem.replace(constraints=problem.constraints.replace(zero=1)))
 
 
 def with_codec(plan: Plan, name: str) -> Plan:

@@ -210,6 +210,12 @@ def chain_plan(
     )
 
 
+def divided(plan: Plan) -> Plan:
+    """The plan with ZeRO stage 1."""
+    constraints = plan.problem.constraints.replace(zero=1)
+    return plan.replace(problem=plan.problem.replace(constraints=constraints))
+
+
 def swarm_plan(
     peers: Sequence[int],
     cuts: Sequence[int],

@@ -13,7 +13,7 @@ from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.planners.registry import make_planner
 from hetplanner.simulator.simulation import summarise_plan
-from tests.support.plans.factories import chain_plan, sites_cluster, small_cluster, small_gpt
+from tests.support.plans.factories import chain_plan, divided, sites_cluster, small_cluster, small_gpt
 
 MEMORY = 630e3
 """Of a device: two stages of `small_gpt` in two replicas need 700 kB with all states, 600 kB with half of them."""
@@ -45,10 +45,6 @@ def test_it_is_advised_where_there_is_no_stage_more() -> None:
     assert advice.text == "dividing the optimizer's states among 4 replicas would help (--zero 1)"
     assert advice.problem is not None
     assert make_planner("evolution").solve(advice.problem, budget="200 evaluations").plan.zero == 1
-
-
-def divided(plan):
-    return plan.replace(problem=plan.problem.replace(constraints=plan.problem.constraints.replace(zero=1)))
 
 
 @pytest.mark.parametrize(("reducer", "share"), [
