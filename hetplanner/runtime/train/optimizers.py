@@ -71,14 +71,12 @@ class _Held:
     """A weight, or a part of it, with its gradient and its states: views.
 
     Attributes:
-        first: its first element in the stage's flat buffer.
         decays: whether weight decay is for it.
     """
 
     weight: Tensor
     grad: Tensor
     states: dict[str, Tensor]
-    first: int
     decays: bool
 
 
@@ -97,13 +95,10 @@ def parts_within(ranges: Sequence[Range], first: int, end: int) -> Iterator[tupl
 def _slices(held: Sequence[_Held]) -> list[_Held]:
     """The same weights flat and in slices, for optimizers that look at each element alone: temporaries are small."""
     return [
-        _Held(weight, grad, dict(zip(one.states, states, strict=True)), one.first + number * SLICE_ELEMENTS, one.decays)
+        _Held(weight, grad, dict(zip(one.states, states, strict=True)), one.decays)
         for one in held
-        for number, (weight, grad, *states) in enumerate(
-            zip(
-                *(part.view(-1).split(SLICE_ELEMENTS) for part in (one.weight, one.grad, *one.states.values())),
-                strict=True,
-            )
+        for weight, grad, *states in zip(
+            *(part.view(-1).split(SLICE_ELEMENTS) for part in (one.weight, one.grad, *one.states.values())), strict=True
         )
     ]
 
@@ -164,7 +159,7 @@ class StageOptimizer:
     def _view(self) -> None:
         if self.ranges is not None:
             self._held = [
-                _Held(self._flat[first:end], self._flat_grad[first:end], states, first, len(weight.shape) >= 2)
+                _Held(self._flat[first:end], self._flat_grad[first:end], states, len(weight.shape) >= 2)
                 for weight in self._weights
                 for first, end, states in self._stepped(weight.first, weight.end)
             ]
@@ -175,7 +170,7 @@ class StageOptimizer:
             states = {part: self.states[part][p.first : p.end].view(p.shape) for part, p in pieces.items()}
             cut = slice(weight.first, weight.end)
             values, grad = (flat[cut].view(weight.shape) for flat in (self._flat, self._flat_grad))
-            self._held.append(_Held(values, grad, states, weight.first, len(weight.shape) >= 2))
+            self._held.append(_Held(values, grad, states, len(weight.shape) >= 2))
 
     def _stepped(self, first: int, end: int) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
         """The parts of a range of the flat buffer that are stepped: first and end element, and their states."""
