@@ -163,8 +163,8 @@ def _checkpoint_bytes(plan: Plan) -> int:
     tables = CostTables(plan.problem)
     held = 0.0
     for stage in plan.stages:
-        replicas, ops = len(stage.replicas), (stage.first_op, stage.end_op)
-        held += replicas * (tables.sent_state_bytes(*ops) - tables.divided_bytes(*ops, replicas))
+        count, ops = len(stage.replicas), (stage.first_op, stage.end_op)
+        held += count * (tables.sent_state_bytes(*ops) - tables.divided_bytes(*ops, count))
     elements = 0
     for group in reduction_groups(plan):
         if not group.every_step:  # local steps: where replicas were equal, and the outer optimizer's velocity

@@ -128,8 +128,13 @@ def with_bound(result: SearchResult, bound: float) -> SearchResult:
 
 
 def _serve(problem: Problem, seconds: float, values: Connection) -> None:
+    parent = multiprocessing.parent_process()
+
+    def is_alone() -> bool:
+        return parent is not None and not parent.is_alive()
+
     try:
-        tighter_bound(problem, seconds=seconds, on_better=values.send)
+        tighter_bound(problem, seconds=seconds, on_better=values.send, should_stop=is_alone)
     except (HetplannerError, OSError, KeyboardInterrupt):
         pass  # the planner says what is wrong; or the reader has ended
     finally:

@@ -48,6 +48,7 @@ class SearchRequest:
         start: the plan to begin with.
         continues: id of the search that this one goes on from.
         offset_s: seconds of search before this one, for the time axis of a resumed one.
+        bound_s: seconds of work on a tighter lower bound, beside the search and behind it; 0: none.
         behind: the page started it by itself, to compare with it.
     """
 
@@ -61,6 +62,7 @@ class SearchRequest:
     start: Plan | None = None
     continues: str = ""
     offset_s: float = 0.0
+    bound_s: float = 0.0
     title: str = ""
     behind: bool = False
 
@@ -79,6 +81,7 @@ class SearchRequest:
             "seed": self.seed,
             "budget_s": self.budget_s,
             "evaluations": self.evaluations,
+            "bound_s": self.bound_s,
             "settings": dict(self.settings),
             "start": None if self.start is None else plan_body(self.start),
             "start_problem": None,

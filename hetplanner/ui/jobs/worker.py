@@ -7,6 +7,8 @@ them are not compiled yet. A plan travels without its
 problem, which the server has. When stdin closes, the server is gone, and so is the worker.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import math
@@ -15,8 +17,9 @@ import queue
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
@@ -27,11 +30,15 @@ from hetplanner.plan.problem import Problem
 from hetplanner.schema import checked
 from hetplanner.ui.jobs.plan_bodies import plan_body, plan_of_body
 
+if TYPE_CHECKING:
+    from hetplanner.planners.interface import SearchResult
+
 PLAN_INTERVAL_S = 0.4
 """At most this often a new best plan is built and sent; building one takes some 10 ms."""
 FRONT_INTERVAL_S = 0.5
 MOST_POINTS = 60
 """Of a front on its way, so many points are sent so often."""
+BOUND_POLL_S = 0.3
 RANDOM_SAMPLES = 9
 MOST_BOUND_AHEAD = 128
 """Devices of a problem whose lower bound takes less than half a second; of a larger one it would delay the search."""
@@ -108,6 +115,7 @@ class Worker:
         # Of another problem the start's value says nothing here.
         drawer = PlanDrawer(problem, start if request["start_problem"] is None else None)
         log = MomentLog(problem)
+        told: list[dict[str, Any]] = []  # the last event
         waiting = ["random"]  # this baseline needs the kernels, which the search loads behind its first plan
 
         def on_event(event: SearchEvent) -> None:
@@ -121,16 +129,23 @@ class Worker:
             plan, moment = drawer.draw(event), log.take(event)
             extra = {} if plan is None else {"plan": plan_body(plan)}
             extra |= {} if moment is None else {"moment": moment.to_data()}
-            self.send("event", **{name: getattr(event, name) for name in EVENT_FIELDS}, **extra)
+            told[:] = [{name: getattr(event, name) for name in EVENT_FIELDS}]
+            self.send("event", **told[0], **extra)
 
-        result = make_planner(request["planner"], request["settings"]).solve(
-            problem,
-            seed=request["seed"],
-            budget=Budget(seconds=request["budget_s"], evaluations=request["evaluations"]),
-            on_event=on_event,
-            should_stop=self._stop.is_set,
-            start=start,
-        )
+        with self._bound_beside(problem, request["bound_s"]) as raised:
+            result = make_planner(request["planner"], request["settings"]).solve(
+                problem,
+                seed=request["seed"],
+                budget=Budget(seconds=request["budget_s"], evaluations=request["evaluations"]),
+                on_event=on_event,
+                should_stop=self._stop.is_set,
+                start=start,
+            )
+            if told and request["bound_s"]:
+                self.send("event", **told[0], plan=plan_body(result.plan))
+            self._send_result(raised(result))
+
+    def _send_result(self, result: SearchResult) -> None:
         self.send(
             "end",
             plan=plan_body(result.plan),
@@ -143,6 +158,31 @@ class Worker:
             ancestry=[one.to_data() for one in result.ancestry],
             **({} if result.elastic is None else {"elastic": plan_body(result.elastic)}),
         )
+
+    @contextlib.contextmanager
+    def _bound_beside(self, problem: Problem, seconds: float) -> Iterator[Callable[[SearchResult], SearchResult]]:
+        """Works on a tighter bound in a process beside the search; what it yields waits for it, or for a stop."""
+        if not seconds:
+            yield lambda result: result
+            return
+        from hetplanner.planners.dtfm.tighter_bound import BoundProcess, with_bound
+
+        process, told = BoundProcess(problem, seconds), 0.0
+
+        def raised(result: SearchResult) -> SearchResult:
+            nonlocal told
+            self.send("phase", text="raising the lower bound")
+            while not (process.is_over or self._stop.is_set()):
+                bound = min(process.poll(BOUND_POLL_S), result.value)
+                if bound > told:
+                    told = bound
+                    self.send("bound", value=bound)
+            return with_bound(result, process.close())
+
+        try:
+            yield raised
+        finally:
+            process.close()
 
     def front(self, request: dict[str, Any]) -> None:
         """The front of step time and dollars."""

@@ -48,6 +48,7 @@ class PlanModel(ProblemSettings):
     planner_settings = param.Dict(default={}, doc="Changed settings of each planner, by its name.")
     seed = param.Integer(default=0, bounds=(0, 2**31 - 1))
     budget_s = param.Number(default=10.0, bounds=(0.1, MAX_BUDGET_S))
+    bound_s = param.Number(default=0.0, bounds=(0.0, MAX_BUDGET_S), doc="Seconds of work on a tighter lower bound.")
 
     state = param.String(default="idle", doc="idle, or the state of the job.")
     phase = param.String(default="")
@@ -93,6 +94,11 @@ class PlanModel(ProblemSettings):
         if value == planner_defaults(self.planner)[name]:
             del changed[name]
         self.planner_settings = {**self.planner_settings, self.planner: changed}
+
+    @property
+    def fixed_settings(self) -> tuple[str, ...]:
+        """Settings that the model or the objective does not leave open."""
+        return super().fixed_settings if self.objective == "dtfm" else (*super().fixed_settings, "bound_s")
 
     # -- the search -------------------------------------------------------------------------------
 
@@ -178,6 +184,7 @@ class PlanModel(ProblemSettings):
             planner=self.planner,
             seed=seed,
             budget_s=budget_s,
+            bound_s=min(self.bound_s, self.budget_cap_s) if self.objective == "dtfm" else 0.0,
             settings=self.changed_settings,
             start=start,
             title=f"{title}, {how}" if how else title,
@@ -328,7 +335,7 @@ class PlanModel(ProblemSettings):
         elif kind == "phase":
             self.phase = record["text"]
         elif kind == "bound":
-            self.lower_bound = record["value"]
+            self.lower_bound = max(record["value"], self.lower_bound or 0.0)
         elif kind == "state":
             if record.get("value") is not None:
                 self.param.update(value=record["value"], lower_bound=record["lower_bound"])

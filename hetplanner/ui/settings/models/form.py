@@ -180,6 +180,12 @@ _SEARCH = Group(
         Setting("planner", "Planner", "choice", "", _options(planner_names()), wide=True),
         _number(PlanModel, "budget_s", "Budget (s)", "Loading kernels is not counted."),
         _number(PlanModel, "seed", "Seed", "Of every random choice."),
+        _number(
+            PlanModel,
+            "bound_s",
+            "Tighter bound (s)",
+            "DT-FM objective: seconds of work on a higher lower bound, beside the search and behind it.",
+        ),
     ),
 )
 _FIXED_GROUPS = (_SHAPE, _SIZES, _MODEL, _TUNING, _DEVICES, _COMPRESSION, _AVERAGING, _SEARCH)
