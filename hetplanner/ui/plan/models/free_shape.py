@@ -53,7 +53,7 @@ class FreeShapeModel(param.Parameterized):
                 return
         budget_s = min(request.budget_s, MOST_BUDGET_S)
         title = f"{problem.workload.name} on {problem.cluster.name}, auto shape, {request.planner}"
-        behind = replace(request, problem=problem, budget_s=budget_s, title=title, behind=True)
+        behind = replace(request, problem=problem, budget_s=budget_s, bound_s=0.0, title=title, behind=True)
         behind = replace(behind, start=None, continues="", offset_s=0.0)
         try:
             self._job = self._service.start(behind)

@@ -5,8 +5,10 @@ import os
 import signal
 import sys
 
+import psutil
 import pytest
 
+from hetplanner.cluster.generators import r10j
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
@@ -16,6 +18,7 @@ from hetplanner.ui.jobs.jobs import MAX_ACTIVE, JobLog, SearchRequest, SearchSer
 from hetplanner.ui.jobs.plan_bodies import plan_of_body
 from hetplanner.ui.jobs.search_files import search_data
 from hetplanner.ui.jobs.worker import PlanDrawer
+from hetplanner.workload.presets import preset
 from tests.support.plans.factories import small_cluster, tiny_workload
 from tests.support.plans.grouped import GPT, hosts
 from tests.support.processes.patience import HANG_S, until
@@ -152,6 +155,45 @@ def test_settings_reach_the_planner_and_the_bound_comes_before_the_end(service):
     assert "most" in wrong.message
 
 
+def jittered() -> Problem:
+    shape = Constraints(stages=6, replicas=8)
+    return Problem(cluster=r10j(0, num_devices=48), workload=preset("gpt2"), objective="dtfm", constraints=shape)
+
+
+def test_a_tighter_bound_is_worked_on_beside_a_search_and_behind_it_until_it_is_stopped(service):
+    one = service()
+    job = one.start(SearchRequest(jittered(), budget_s=None, evaluations=500, bound_s=600.0))
+
+    def values() -> list[float]:
+        return [record["value"] for record in of_type(job, "bound")]
+
+    until(lambda: job.ended or len(set(values())) > 1, lambda: f"bounds {values()}: {job.message}")
+    assert job.plan is not None, "the search is over, its plan is there"
+    one.stop(job.id)
+    until(lambda: job.ended, "the work is stopped")
+    (end,) = (record for record in of_type(job, "state") if record["state"] == "stopped")
+    assert values()[0] < max(values()) <= end["lower_bound"] <= end["value"], "higher than the one that is soon found"
+    assert job.plan.provenance.lower_bound == end["lower_bound"]
+
+
+def is_at_work(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_bound_s_process_ends_with_its_worker(service):
+    one = service()
+    job = one.start(SearchRequest(jittered(), budget_s=600.0, bound_s=600.0))
+    worker = psutil.Process(one._workers[job.id].pid)
+    until(lambda: of_type(job, "event"), "the first event")
+    started = worker.children(recursive=True)
+    assert started
+    worker.kill()
+    until(lambda: not any(is_at_work(process) for process in started), "its processes end")
+
+
 def test_loading_kernels_is_no_part_of_the_budget(service):
     job = service().start(SearchRequest(problem(), budget_s=0.5))
     until(lambda: job.ended, "the search ends")
@@ -252,7 +294,8 @@ def test_a_worker_ends_when_its_server_is_gone(service):
 
 def test_a_request_is_plain_json_that_names_no_code():
     message = json.loads(SearchRequest(problem()).to_message("7"))
-    known = {"do", "job", "problem", "planner", "seed", "budget_s", "evaluations", "settings", "start", "start_problem"}
+    known = {"do", "job", "problem", "planner", "seed", "budget_s", "evaluations", "bound_s", "settings", "start"}
+    known.add("start_problem")
     assert set(message) == known
 
 

@@ -172,6 +172,18 @@ def test_auto_is_the_squarest_shape_for_the_objective_of_dtfm(app):
     assert app.plan.problem().constraints.stages is None
 
 
+def test_a_tighter_bound_is_of_the_objective_of_dtfm_alone(app):
+    form = app.settings
+    assert "bound_s" in form.disabled
+    form.edit("objective", "dtfm")
+    assert "bound_s" not in form.disabled
+    form.edit("bound_s", "20")
+    assert app.plan._request(0).bound_s == 20.0
+    form.edit("objective", "step-time")
+    assert "bound_s" in form.disabled
+    assert app.plan._request(0).bound_s == 0.0
+
+
 def test_excluded_devices_are_one_with_those_of_the_map(app):
     first, second, *_ = app.plan.cluster.device_ids
     editor = app.cluster.editor
