@@ -250,6 +250,11 @@ class Plan(Noun):
         """1 where each replica of a stage keeps a part of the optimizer's states and steps a part of the weights."""
         return self.problem.constraints.zero
 
+    @property
+    def reduction_text(self) -> str:
+        """'ring', or 'ring, ZeRO 1'."""
+        return f"{self.reducer}, ZeRO {self.zero}" if self.zero else self.reducer
+
     # -- local steps ------------------------------------------------------------------------------
 
     @property

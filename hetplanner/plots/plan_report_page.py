@@ -77,7 +77,7 @@ def _facts(plan: Plan, estimate: Estimate) -> list[Fact]:
     shape += f" on {_counted(len(plan.ranks), 'device')}"
     facts = [
         ("Step", f"{short_seconds(estimate.step_s)}{simulated}; {estimate.tokens_per_s:,.0f} {word}/s"),
-        ("Plan", f"{shape}, {plan.schedule}, {plan.reducer} (plan {plan.digest()[:8]})"),
+        ("Plan", f"{shape}, {plan.schedule}, {plan.reduction_text} (plan {plan.digest()[:8]})"),
     ]
     if estimate.usd_per_mtoken is not None:
         left_out = f", {estimate.left_out_text}" if estimate.left_out_text else ""

@@ -98,7 +98,7 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
         bold(workload.name),
         "on",
         bold(f"{plan.problem.cluster.name}:"),
-        f"{_shape_text(plan)}, {plan.schedule}, {plan.reducer}"
+        f"{_shape_text(plan)}, {plan.schedule}, {plan.reduction_text}"
         + (f", {_counted(plan.local_steps, 'local step')}" if plan.is_local else "")
         + (f", {plan.fragments} fragments" if plan.fragments > 1 else ""),
     )
