@@ -1,6 +1,6 @@
 """How all tests run.
 
-One thread a process: half as many tests again run at once as there are cores, and what they start beside them.
+One thread a process: as many tests run at once as there are cores, and those that start processes run beside them.
 No test asserts wall time, generated ones included: a shared machine may stand still for seconds.
 Generated cases are the same in every run; `pytest tests/property --hypothesis-profile=search` looks for new ones.
 """
@@ -56,13 +56,6 @@ class TellFailures:
 def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         config.pluginmanager.register(TellFailures(config))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Of `-n logical`: half as many again as cores, since many tests wait for browsers, networks and processes."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores + cores // 2
 
 
 @pytest.hookimpl(optionalhook=True)
