@@ -67,7 +67,7 @@ Tensor = Annotated[
 Zero = Annotated[
     int,
     typer.Option(
-        help="Stage of ZeRO: 1 divides the optimizer's states among the replicas of a stage, 0 gives each replica all."
+        help="Stage of ZeRO: 1 shards the optimizer's states over the replicas of a stage, 0 gives each replica all."
     ),
 ]
 Exclude = Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")]

@@ -87,7 +87,7 @@ class Capacity:
             in_flight: micro-batches held at once, at least 1.
             replicas: that reduce the stage's gradients.
             recompute: whether only stages' inputs are kept.
-            sharded: bytes per trained weight that are elsewhere; the states that ZeRO divides are at least.
+            sharded: bytes per trained weight that are elsewhere; at least the states that ZeRO shards.
         """
         held_KK, each_KK = self._memory[recompute]
         total_KK = held_KK + in_flight * each_KK
@@ -95,7 +95,7 @@ class Capacity:
             part_KK = self._trained_KK * (GRADIENT_ELEMENT_BYTES / replicas)
             reducing_KK = np.maximum(held_KK + each_KK, self._always_KK + part_KK)
             total_KK = np.maximum(total_KK, awaited_messages(replicas) * part_KK + reducing_KK)
-        sharded = max(sharded, self.tables.divided_bytes_per_trained * (1.0 - 1.0 / replicas))
+        sharded = max(sharded, self.tables.sharded_bytes_per_trained * (1.0 - 1.0 / replicas))
         total_KK = total_KK - self._trained_KK * sharded
         return np.where(np.triu(np.ones(total_KK.shape, dtype=bool), 1), total_KK, np.inf)
 

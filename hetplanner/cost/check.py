@@ -14,8 +14,7 @@ from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.model import Plan, Stage
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reach import find_gap
-from hetplanner.plan.reducers.groups import reduction_groups
-from hetplanner.plan.reducers.registry import REDUCERS
+from hetplanner.plan.reducers.groups import reduction_groups, sharded_elements
 from hetplanner.units import short_bytes
 
 # How many kinds of short devices a message names, and how many devices of each.
@@ -78,7 +77,7 @@ def peak_bytes(
             held,
             recompute or stage.recompute,
             len(stage.replicas),
-            divided_bytes(plan, s, tables),
+            sharded_bytes(plan, s, tables),
         )
         + outer_bytes(plan, stage) * tables.stage_trained(stage.first_op, stage.end_op)
         + kept_error_bytes(plan, s, tables)
@@ -87,14 +86,9 @@ def peak_bytes(
     return [sum(stage_bytes[s] for s, _ in places) for places in plan.places_of_rank]
 
 
-def divided_bytes(plan: Plan, s: int, tables: CostTables) -> float:
-    """Bytes of optimizer states of a stage that other ranks keep for the one that keeps most: none without ZeRO."""
-    each = tables.divided_bytes_per_trained
-    if not each:
-        return 0.0
-    groups = [group for group in reduction_groups(plan) if s in group.stages and group.part == "sums"]
-    share = REDUCERS[plan.reducer].largest_share
-    return each * sum(group.num_elements * (1.0 - share(group.members)) for group in groups)
+def sharded_bytes(plan: Plan, s: int, tables: CostTables) -> float:
+    """Bytes of a stage's optimizer states that are not in the largest shard of its ranks: none without ZeRO."""
+    return tables.sharded_bytes_per_trained * sharded_elements(plan)[s]
 
 
 def outer_bytes(plan: Plan, stage: Stage) -> float:
@@ -116,7 +110,7 @@ def kept_error_bytes(plan: Plan, s: int, tables: CostTables) -> float:
     if len(stage.replicas) > 1:
         elements = tables.stage_trained(stage.first_op, stage.end_op)
     else:
-        groups = [group for group in reduction_groups(plan) if group.tied and group.part != "copies"]
+        groups = [group for group in reduction_groups(plan) if group.tied and group.part != "all-gather"]
         elements = sum(group.num_elements for group in groups if s in group.stages)
     return elements * (8.0 if plan.reducer == "hierarchical" and stage.reduce_codec.name != "powersgd" else 4.0)
 

@@ -2,8 +2,8 @@
 
     forward, backward    sums over the stage's ops (`CostTables`); recomputing adds a forward to the backward
     optimizer            trained weights x 28 bytes / memory bandwidth: AdamW reads and writes its state once; and what
-                         the cluster says that every step costs (`TransferCost.step`); with ZeRO, of the rank that steps
-                         most of a stage's weights
+                         the cluster says that every step costs (`TransferCost.step`); with ZeRO, of the largest
+                         shard
     outer optimizer      trained weights x 24 bytes / memory bandwidth, of stages with replicas that take local steps
     encode, decode       half of the codec's passes over the dense message / memory bandwidth, each
     adding gradients up  passes x trained weights x 4 bytes / memory bandwidth
@@ -25,7 +25,7 @@ from hetplanner.codecs.spec import Codec
 from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, CostTables
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan, Role
-from hetplanner.plan.reducers.groups import reduction_groups
+from hetplanner.plan.reducers.groups import reduction_groups, sharded_elements
 from hetplanner.plan.reducers.registry import REDUCERS
 
 # Nesterov reads the averaged change, anchor and momentum, and writes the latter two and the weights.
@@ -63,7 +63,7 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
     forward = tables.forward_s_CO[row_C, end] - tables.forward_s_CO[row_C, first]
     backward = tables.backward_s_CO[row_C, end] - tables.backward_s_CO[row_C, first]
     size = len(plan.ranks)
-    stepped_N = np.bincount(rank_C, weights=(trained_S - _stepped_elsewhere(plan))[stage_C], minlength=size)
+    stepped_N = np.bincount(rank_C, weights=(trained_S - sharded_elements(plan))[stage_C], minlength=size)
     shared_N = np.bincount(rank_C, weights=shared_S[stage_C] * _reduce_work(plan), minlength=size)
     averaged_N = np.bincount(rank_C, weights=np.where(shared_S > 0, trained_S, 0.0)[stage_C], minlength=size)
     encode_s_N, decode_s_N = _worst_codec_s(plan, memory_N)
@@ -80,16 +80,6 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
     )
 
 
-def _stepped_elsewhere(plan: Plan) -> np.ndarray:
-    """By stage, how many of its weights other ranks step for the one that steps most of them: none without ZeRO."""
-    elsewhere_S = np.zeros(len(plan.stages))
-    for group in reduction_groups(plan) if plan.zero else ():
-        if group.part == "sums":
-            share = REDUCERS[plan.reducer].largest_share(group.members)
-            elsewhere_S[list(group.stages)] += group.num_elements * (1.0 - share)
-    return elsewhere_S
-
-
 def reduce_codec_passes(codec: Codec, error_feedback: bool = False) -> float:
     """Passes over a rank's gradients for a reduction's codec: all parts are encoded once, and decoded twice (taken as
     parts by the shard's owner, as sums by all ranks). To feed errors back, what was encoded is decoded where it was,
@@ -104,7 +94,7 @@ def _reduce_work(plan: Plan) -> np.ndarray:
     work_C = np.ones(len(plan.chunks))
     if not REDUCERS[plan.reducer].is_even:
         for group in reduction_groups(plan):
-            if not group.tied and group.part != "copies":
+            if not group.tied and group.part != "all-gather":
                 chunks = [plan.chunk_index[rank, group.stages[0]] for rank in group.ranks]
                 work_C[chunks] = REDUCERS[plan.reducer].work_M(group.members, group.num_elements)
     return work_C

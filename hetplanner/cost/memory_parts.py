@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass
 
-from hetplanner.cost.check import divided_bytes, kept_error_bytes, outer_bytes
+from hetplanner.cost.check import kept_error_bytes, outer_bytes, sharded_bytes
 from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, CostTables, awaited_messages
 from hetplanner.plan.model import Plan
 
@@ -70,7 +70,7 @@ def _stage_parts(plan: Plan, s: int, held: int, tables: CostTables) -> MemoryPar
     first, end, recompute, replicas = stage.first_op, stage.end_op, stage.recompute, len(stage.replicas)
     trained = tables.stage_trained(first, end)
     parameters, gradients, optimizer = tables.state_parts(first, end)
-    elsewhere = divided_bytes(plan, s, tables)
+    elsewhere = sharded_bytes(plan, s, tables)
     always = tables.stage_bytes(first, end, 0, recompute) - elsewhere
     optimizer -= elsewhere
     kept = tables.kept_bytes(first, end, held, recompute)

@@ -84,7 +84,7 @@ def reduce_seconds(
     for at_once in _turns(plan, stage_groups):
         for group, seconds in zip(at_once, _network_seconds(plan, at_once, links), strict=True):
             adding_s = float(durations.reduce_s_N[list(group.ranks)].max()) / plan.fragments
-            reduce_s_S[group.stages[0]] += seconds + (adding_s if group.part != "copies" else 0.0)
+            reduce_s_S[group.stages[0]] += seconds + (adding_s if group.part != "all-gather" else 0.0)
     tied: list[tuple[float, tuple[int, ...]]] = []
     for at_once in _copies_of_one(tied_groups):
         found = _network_seconds(plan, at_once, links)
@@ -105,7 +105,7 @@ def _turns(plan: Plan, groups: list[ReductionGroup]) -> list[list[ReductionGroup
     turns: dict[tuple[int, bool], list[ReductionGroup]] = {}
     for group in groups:
         stages = [s for s, _ in plan.places_of_rank[group.ranks[0]]]
-        turns.setdefault((stages.index(group.stages[0]), group.part == "copies"), []).append(group)
+        turns.setdefault((stages.index(group.stages[0]), group.part == "all-gather"), []).append(group)
     return list(turns.values())
 
 

@@ -197,7 +197,7 @@ class CostTables:
 
     @property
     def shardable_bytes_per_trained(self) -> float:
-        """Of each trained weight what ZeRO 3 would divide among replicas: its float32 value, the least state."""
+        """Of each trained weight what ZeRO 3 would shard: its float32 value, the least state."""
         return FLOAT_BYTES + float(self._kept_bytes_o[self._per_op("trained") > 0].min(initial=np.inf))
 
     @cached_property
@@ -267,14 +267,14 @@ class CostTables:
         return held_KK + kept_KK, self._input_bytes_O[edges_K][:, None] * has_backward_K
 
     @property
-    def divided_bytes_per_trained(self) -> float:
-        """Bytes of optimizer states of a trained weight that replicas divide: 0 without ZeRO."""
+    def sharded_bytes_per_trained(self) -> float:
+        """Bytes of optimizer states of a trained weight that replicas shard: 0 without ZeRO."""
         trained_o = self._per_op("trained")
         return float(self._kept_bytes_o[trained_o > 0].max(initial=0.0)) if self.problem.constraints.zero else 0.0
 
-    def divided_bytes(self, first: int, end: int, replicas: int) -> float:
-        """Bytes of a stage's optimizer states that its other replicas keep, in equal parts."""
-        return self.divided_bytes_per_trained * self.stage_trained(first, end) * (1.0 - 1.0 / replicas)
+    def sharded_bytes(self, first: int, end: int, replicas: int) -> float:
+        """Bytes of a stage's optimizer states that are in the shards of its other replicas, all of one size."""
+        return self.sharded_bytes_per_trained * self.stage_trained(first, end) * (1.0 - 1.0 / replicas)
 
     def bytes_with_reduction(
         self,
@@ -292,9 +292,9 @@ class CostTables:
         Each replica takes two messages from every other one. :data:`POSTED_REDUCTIONS` of them are awaited at once,
         from the last micro-batch on.
 
-        Without `elsewhere_bytes`, with ZeRO, the replicas keep equal parts of the states of the optimizer.
+        `elsewhere_bytes` of optimizer states are in other replicas' shards; None: `sharded_bytes`.
         """
-        elsewhere = self.divided_bytes(first, end, replicas) if elsewhere_bytes is None else elsewhere_bytes
+        elsewhere = self.sharded_bytes(first, end, replicas) if elsewhere_bytes is None else elsewhere_bytes
         steady = self.stage_bytes(first, end, in_flight, recompute) - elsewhere
         if replicas < 2 or in_flight == 0:
             return steady

@@ -77,7 +77,7 @@ def estimated_rank_bytes(plan: Plan, config: TrainConfig | None = None) -> list[
     if config is not None and config.checkpoints_async:
         copied_S = [
             tables.sent_state_bytes(stage.first_op, stage.end_op)
-            - tables.divided_bytes(stage.first_op, stage.end_op, len(stage.replicas))
+            - tables.sharded_bytes(stage.first_op, stage.end_op, len(stage.replicas))
             for stage in plan.stages
         ]
         for rank, places in enumerate(plan.places_of_rank):

@@ -164,7 +164,7 @@ def _checkpoint_bytes(plan: Plan) -> int:
     held = 0.0
     for stage in plan.stages:
         count, ops = len(stage.replicas), (stage.first_op, stage.end_op)
-        held += count * (tables.sent_state_bytes(*ops) - tables.divided_bytes(*ops, count))
+        held += count * (tables.sent_state_bytes(*ops) - tables.sharded_bytes(*ops, count))
     elements = 0
     for group in reduction_groups(plan):
         if not group.every_step:  # local steps: where replicas were equal, and the outer optimizer's velocity

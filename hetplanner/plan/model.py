@@ -171,7 +171,7 @@ class Plan(Noun):
             if stage.reduce_codec.name == "powersgd":
                 raise ValueError(
                     f"stages[{s}].reduce_codec: powersgd gives all replicas the same factors, and with constraints.zero"
-                    " 1 each adds up a part of the gradients; use another codec, or zero 0"
+                    " 1 each reduces its shard of the gradients; use another codec, or zero 0"
                 )
 
     def _check_routes(self) -> None:
@@ -247,7 +247,7 @@ class Plan(Noun):
 
     @property
     def zero(self) -> int:
-        """1 where each replica of a stage keeps a part of the optimizer's states and steps a part of the weights."""
+        """Stage of ZeRO: 1 where each replica has a shard of the optimizer's states, and steps that of the weights."""
         return self.problem.constraints.zero
 
     @property

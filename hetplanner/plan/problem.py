@@ -39,8 +39,8 @@ class Constraints(Noun):
             more than 1 changes the numbers trained.
         fragments: in how many pieces they average it, one after the other (at most one a step); see `Plan.fragments`.
         tensor: how many devices of a host may share the layers of a stage by tensor parallelism.
-        zero: 1 divides the optimizer's states among the replicas of a stage (ZeRO stage 1): each steps a part of the
-            weights, and the others copy it. 0: every replica has all states.
+        zero: 1 shards the optimizer's states over the replicas of a stage (ZeRO stage 1): each steps its shard of the
+            weights, and the others gather it. 0: every replica has all states.
     """
 
     stages: Degree | None = None
@@ -149,10 +149,10 @@ class Problem(Noun):
         return self
 
     @model_validator(mode="after")
-    def _states_can_be_divided(self) -> Self:
+    def _states_can_be_sharded(self) -> Self:
         if self.constraints.zero and self.workload.optimizer not in ELEMENTWISE:
             raise ValueError(
-                f"constraints.zero: {self.workload.optimizer} needs whole matrices, and each replica would have a part"
+                f"constraints.zero: {self.workload.optimizer} needs whole matrices, and each replica would have a shard"
                 f" of them; use optimizer {' or '.join(ELEMENTWISE)}, or zero 0"
             )
         return self

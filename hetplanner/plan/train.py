@@ -163,7 +163,7 @@ def _check_groups_runnable(plan: "Plan") -> None:
     if plan.zero:
         raise InvalidInput(
             "groups: each device of a group has its part of the optimizer's states already, and replicas that are"
-            " groups do not divide them further; plan without --zero 1, or without --tensor"
+            " groups do not shard them further; plan without --zero 1, or without --tensor"
         )
 
 

@@ -77,7 +77,7 @@ def greatest_depth(
     model: CostModel, first_op: int, end_op: int, memory_bytes: float, recompute: bool, replicas: int = 1
 ) -> int:
     """Micro-batches of a stage of so many replicas that so much memory can hold at once; 0 if not even one."""
-    memory_bytes += model.tables.divided_bytes(first_op, end_op, replicas)
+    memory_bytes += model.tables.sharded_bytes(first_op, end_op, replicas)
     one, two = (model.tables.stage_bytes(first_op, end_op, n, recompute) for n in (1, 2))
     if one > memory_bytes:
         return 0

@@ -89,8 +89,7 @@ def _prune(
     devices = [problem.cluster.device_index(d) for d in problem.usable_devices]
     have = float(tables.devices.memory_bytes_D[devices].sum())
     state = tables.stage_state_bytes(0, tables.num_ops)
-    whole = [(s, r) for s, r in shapes if state * r - r * tables.divided_bytes(0, tables.num_ops, r) <= have]
-    fitting = whole or shapes
+    fitting = [(s, r) for s, r in shapes if r * (state - tables.sharded_bytes(0, tables.num_ops, r)) <= have] or shapes
     if problem.objective != "cost" and not spare and not problem.cluster.has_gaps:
         fitting = [(s, r) for s, r in fitting if s * r >= LEAST_USE * usable] or fitting
     capacity = Capacity(tables)

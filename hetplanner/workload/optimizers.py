@@ -31,7 +31,7 @@ TRAFFIC_BYTES: dict[OptimizerName, int] = {"adamw": 28, "adamw8bit": 16, "sgd": 
 """Of a weight in a step where all is read and written once: gradient 4, weight 8, each state 8 (8-bit: 2), for
 adafactor the gradient and the weight once more. Muon's matrix products are not counted."""
 ELEMENTWISE: tuple[OptimizerName, ...] = ("adamw", "sgd")
-"""Those that step each element of a weight by itself, so that devices can divide a weight and its states."""
+"""Those that step each element of a weight by itself, so that a weight and its states can be sharded."""
 SLICE_ELEMENTS = 2**22
 """Elements of a weight that AdamW and SGD update at once: so much memory their temporaries take."""
 CODES_BLOCK, LEAST_CODED = 256, 4096

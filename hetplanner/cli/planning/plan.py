@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 PlanFile = Annotated[Path, typer.Argument(help="A plan file (JSON).")]
 
-BOUND_POLL_S = 0.1
-"""How often a bound that is awaited looks for Ctrl-C."""
-
 Planner = Annotated[
     str | None,
     typer.Option(help=f"One of {', '.join(planner_names())}; evolution if not given, swarm for mode elastic."),
@@ -137,10 +134,10 @@ def bound_beside(problem: Problem, seconds: float | None) -> Iterator[Callable[[
 
     def raised(result: SearchResult) -> SearchResult:
         with progress_line("raising the lower bound") as (show_line, stopped):
-            while not (process.is_over or result.cancelled or stopped()):
-                bound = process.poll(BOUND_POLL_S)
-                show_line(description=f"lower bound {bound:.5g}")
-        return with_bound(result, process.close())
+            bound = process.wait(
+                lambda: result.cancelled or stopped(), lambda bound: show_line(description=f"lower bound {bound:.5g}")
+            )
+        return with_bound(result, bound)
 
     try:
         yield raised

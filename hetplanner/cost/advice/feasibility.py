@@ -1,8 +1,8 @@
 """What one change would make a problem feasible: tried on the problem, not guessed.
 
-In order: another number of stages or replicas, a smaller micro-batch, optimizer states divided among replicas (ZeRO 1),
+In order: another number of stages or replicas, a smaller micro-batch, optimizer states sharded over replicas (ZeRO 1),
 groups of a host's devices (tensor parallelism), the excluded devices, and two of these together. Then what is out of
-scope: weights divided among replicas (ZeRO 3), tensor parallelism between hosts. Last, more devices. Recomputation is
+scope: weights sharded over replicas (ZeRO 3), tensor parallelism between hosts. Last, more devices. Recomputation is
 no advice: a search recomputes by itself where that is needed.
 """
 
@@ -84,7 +84,7 @@ def _changes(problem: Problem) -> Iterator[tuple[str, Problem]]:
     yield from _shape_changes(problem)
     smaller = list(_smaller_micro_batches(problem))
     yield from smaller
-    yield from _divided_states(problem)
+    yield from _sharded_states(problem)
     yield from _groups(problem)
     if problem.constraints.excluded:
         free = problem.replace(constraints=problem.constraints.replace(excluded=()))
@@ -114,14 +114,14 @@ def _shape_changes(problem: Problem) -> Iterator[tuple[str, Problem]]:
         yield text, problem.replace(constraints=free)
 
 
-def _divided_states(problem: Problem) -> Iterator[tuple[str, Problem]]:
+def _sharded_states(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """ZeRO stage 1, where replicas reduce in every step and the optimizer allows it."""
     wanted = problem.constraints
     if wanted.zero or wanted.replicas == 1 or problem.groups is not None or problem.objective == "dtfm":
         return
     with suppress(InvalidInput):
-        divided = problem.replace(constraints=wanted.replace(zero=1))
-        yield "dividing the optimizer's states among {replicas} replicas would help (--zero 1)", divided
+        sharded = problem.replace(constraints=wanted.replace(zero=1))
+        yield "sharding the optimizer's states over {replicas} replicas would help (--zero 1)", sharded
 
 
 def _groups(problem: Problem) -> Iterator[tuple[str, Problem]]:
@@ -147,7 +147,7 @@ def _smaller_micro_batches(problem: Problem) -> Iterator[tuple[str, Problem]]:
 
 
 def _sharding(tables: CostTables) -> str | None:
-    """Weights and states divided among the fewest replicas (a power of two, if free) that make the problem fit."""
+    """Weights and states sharded over the fewest replicas (a power of two, if free) that make the problem fit."""
     problem, capacity = tables.problem, Capacity(tables)
     usable, wanted = len(problem.usable_devices), problem.constraints
     most = min(usable, problem.workload.num_micro_batches)
@@ -156,7 +156,7 @@ def _sharding(tables: CostTables) -> str | None:
             sharded = tables.shardable_bytes_per_trained * (1.0 - 1.0 / replicas)
             limits = _group_limits(capacity, replicas)
             if _fits_some(capacity.stage_bytes_KK(replicas=replicas, sharded=sharded), limits, problem):
-                return f"weights divided among {replicas} replicas (ZeRO 3)"
+                return f"sharding of weights over {replicas} replicas (ZeRO 3)"
     return None
 
 

@@ -287,7 +287,7 @@ class _Bounds:
         problem, site_D = self.tables.problem, self.links.site_D[self.usable]
         stages = problem.constraints.stages or 1
         state = self.tables.stage_state_bytes(0, self.tables.num_ops)
-        state -= self.tables.divided_bytes(0, self.tables.num_ops, len(self.usable))
+        state -= self.tables.sharded_bytes(0, self.tables.num_ops, len(self.usable))
         memory_D = self.tables.devices.memory_bytes_D[self.usable]
         can_hold = (np.bincount(site_D) >= stages) & (np.bincount(site_D, weights=memory_D) >= state)
         if can_hold.any():

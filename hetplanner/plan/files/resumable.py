@@ -99,7 +99,7 @@ def check_carried(run_dir: Path, old: AnyPlan, step: int) -> None:
         return
     folder = checkpoint_folder(run_dir, step)
     manifest = load_manifest(folder)
-    for rank in range(len(old.ranks)) if old.zero else ():  # each has a part of the optimizer's states
+    for rank in range(len(old.ranks)) if old.zero else ():  # each has its shard of the optimizer's states
         check_rank_file(folder, manifest, rank)
     for stage, each in enumerate(old.stages):
         told = []

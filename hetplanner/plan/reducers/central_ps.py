@@ -34,8 +34,8 @@ class CentralServer(Reducer):
         there = Phase.of(((i, centre) for i in others), num_elements)
         return there, Phase.of(((centre, i) for i in others), num_elements)
 
-    def largest_share(self, members: Members) -> float:
-        """The centre makes all sums."""
+    def largest_shard(self, members: Members) -> float:
+        """All of it, at the centre."""
         return 1.0
 
     def work_M(self, members: Members, num_elements: int) -> FloatArray:

@@ -81,8 +81,7 @@ class ReductionGroup:
         every_step: whether gradients are added up in every step; if not, changes of weights where replicas synchronise.
         fragment: in which of these the group has its turn, see `Plan.fragment_at`; weights tied across stages in 0.
         first_element: of the stage's own weights, where the bucket begins.
-        part: of the reducer's program. With ZeRO a group adds up gradients, and another one copies the weights that
-            were made of them.
+        part: of the reducer's program. With ZeRO one group reduces and scatters gradients, another gathers weights.
     """
 
     name: str
@@ -106,7 +105,7 @@ class ReductionGroup:
     @property
     def follows_step(self) -> bool:
         """Whether it carries what the optimizer has changed, not gradients."""
-        return not self.every_step or self.part == "copies"
+        return not self.every_step or self.part == "all-gather"
 
     @property
     def tied(self) -> bool:
@@ -164,18 +163,15 @@ class ReductionGroup:
         """What a member sends and takes, round by round; rounds without it are left out."""
         return _rounds_by_member(self).get(self.ranks.index(rank), ())
 
-    def made_by(self, rank: int) -> tuple[tuple[int, int], ...]:
-        """First and end element of the ranges whose sum a member makes; it takes the others as copies, or not at all.
-
-        Ascending, and none follows on another.
-        """
-        return _made_by_member(self.reducer, self.members, self.num_elements)[self.ranks.index(rank)]
+    def shard_of(self, rank: int) -> tuple[tuple[int, int], ...]:
+        """First and end element of the ranges that are reduced at a member, ascending; the others it gathers."""
+        return _shards_by_member(self.reducer, self.members, self.num_elements)[self.ranks.index(rank)]
 
     @cached_property
-    def num_makers(self) -> int:
-        """How many members make the same sum: two where two sites exchange theirs."""
-        made = _made_by_member(self.reducer, self.members, self.num_elements)
-        return round(sum(end - first for ranges in made for first, end in ranges) / self.num_elements)
+    def num_holders(self) -> int:
+        """How many members have the same range in their shard: two where two sites exchange their sums."""
+        shards = _shards_by_member(self.reducer, self.members, self.num_elements)
+        return round(sum(end - first for shard in shards for first, end in shard) / self.num_elements)
 
     def errors_kept(self, rank: int) -> tuple[tuple[Effect, int, int], ...]:
         """What a member's codec encodes, whose errors it keeps: what for, first and end element of the range.
@@ -205,7 +201,7 @@ def _program(reducer: ReducerName, members: Members, num_elements: int, part: Pa
     program = REDUCERS[reducer].make_program(members, num_elements)
     if part == "all":
         return program
-    kept = [t for t in program if (t.effect == "copy") == (part == "copies")]
+    kept = [t for t in program if (t.effect == "copy") == (part == "all-gather")]
     first = min((t.round for t in kept), default=0)
     return tuple(t._replace(round=t.round - first) for t in kept)
 
@@ -223,19 +219,19 @@ def _table(reducer: ReducerName, members: Members, parts: tuple[int, ...], part:
 
 
 @lru_cache(maxsize=128)
-def _made_by_member(
+def _shards_by_member(
     reducer: ReducerName, members: Members, num_elements: int
 ) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """By member, the ranges of `ReductionGroup.made_by`: what no other member copies to it."""
+    """By member, its shard: what no other member copies to it."""
     copied: list[list[tuple[int, int]]] = [[] for _ in range(len(members))]
-    for t in _program(reducer, members, num_elements, "copies"):
+    for t in _program(reducer, members, num_elements, "all-gather"):
         if t.sender != t.receiver:
             copied[t.receiver].append((t.first, t.end))
-    made = []
+    shards = []
     for ranges in copied:
         edges = [0, *(edge for each in sorted(ranges) for edge in each), num_elements]
-        made.append(tuple((first, end) for first, end in zip(edges[::2], edges[1::2], strict=True) if end > first))
-    return tuple(made)
+        shards.append(tuple((first, end) for first, end in zip(edges[::2], edges[1::2], strict=True) if end > first))
+    return tuple(shards)
 
 
 @lru_cache(maxsize=128)
@@ -264,7 +260,7 @@ def reduction_groups(plan: Plan) -> tuple[ReductionGroup, ...]:
     Buckets are of trained weights. A stage of frozen weights alone has no group.
     A weight tied across stages is left out of its stages' buckets and gets a group over the replicas of
     all stages that use it; one tied inside a single stage is an ordinary weight of that stage. With ZeRO each group
-    adds up gradients only; behind all of them follows one for each that copies weights. With local steps, groups
+    reduces and scatters gradients; behind all of them comes one for each that gathers weights. With local steps, groups
     over the copies on the same pipelines come first, whose gradients are added up in every step. Of a plan with several
     fragments each stage has a group for every one.
     """
@@ -273,14 +269,25 @@ def reduction_groups(plan: Plan) -> tuple[ReductionGroup, ...]:
             return groups
     groups = (*(_inner_groups(plan) if plan.is_local else ()), *_stage_groups(plan), *_tied_groups(plan))
     if plan.zero:
-        groups = (*(replace(group, part="sums") for group in groups), *map(_weights_of, groups))
+        groups = (*(replace(group, part="reduce-scatter") for group in groups), *map(_weights_of, groups))
     _asked_last[:] = [(ref(plan, _forget), groups)]
     return groups
 
 
+def sharded_elements(plan: Plan) -> list[float]:
+    """By stage, how many of its weights are not in the largest shard of its ranks: none without ZeRO."""
+    elsewhere = [0.0] * len(plan.stages)
+    for group in reduction_groups(plan) if plan.zero else ():
+        if group.part == "reduce-scatter":
+            share = REDUCERS[plan.reducer].largest_shard(group.members)
+            for stage in group.stages:
+                elsewhere[stage] += group.num_elements * (1.0 - share)
+    return elsewhere
+
+
 def _weights_of(group: ReductionGroup) -> ReductionGroup:
-    """The group that copies the weights which a member has made of the sums of another group."""
-    return replace(group, name=f"weights of {group.name}", codec=NO_CODEC, error_feedback=False, part="copies")
+    """The group that gathers the weights which members step with the gradients of another group."""
+    return replace(group, name=f"weights of {group.name}", codec=NO_CODEC, error_feedback=False, part="all-gather")
 
 
 # A plan is asked about many times in a row. Of thousands of devices the groups' matrices take too much memory to keep

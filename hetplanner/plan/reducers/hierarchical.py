@@ -52,8 +52,8 @@ class Hierarchical(Reducer):
         between = Phase.of(layout.between, part)
         return inside, between, nothing if parts == 1 else between, back
 
-    def largest_share(self, members: Members) -> float:
-        """A member of the smallest site; of two sites both make every sum."""
+    def largest_shard(self, members: Members) -> float:
+        """That of a member of the smallest site; of two sites each reduces everything."""
         layout = _Layout(members)
         if len(layout.sites) == 1:
             return 1.0 / len(members)

@@ -24,8 +24,8 @@ ELEMENT_BYTES = 4
 POSTED_REDUCTIONS = 4
 """Messages of reductions that a rank awaits at once, each with a buffer of its own."""
 
-Part = Literal["all", "sums", "copies"]
-"""Of a program: all of it, the transfers that make the sums, or those that copy what was made."""
+Part = Literal["all", "reduce-scatter", "all-gather"]
+"""Of a program: all of it; the transfers that reduce every range at some member; those that copy it to all."""
 
 Effect = Literal["add", "exchange", "copy"]
 """What a transfer does, besides moving a range as its codec writes it.
@@ -165,15 +165,15 @@ class Reducer(ABC):
         """The same in sum. Groups of one plan run their phases side by side: equal places mean the same time."""
 
     def phases_of(self, part: Part, members: Members, num_elements: int) -> tuple[Phase, ...]:
-        """The phases of a part of the program; the sums are what the first half of them makes."""
+        """The phases of a part of the program: each is half of them."""
         phases = self.phases(members, num_elements)
         if part == "all":
             return phases
         middle = len(phases) // 2
-        return phases[:middle] if part == "sums" else phases[middle:]
+        return phases[:middle] if part == "reduce-scatter" else phases[middle:]
 
-    def largest_share(self, members: Members) -> float:
-        """Of the bucket, what the member that makes most of the sums makes."""
+    def largest_shard(self, members: Members) -> float:
+        """Of the bucket, the share that is reduced at the member with the largest shard."""
         return 1.0 / len(members)
 
     def work_M(self, members: Members, num_elements: int) -> FloatArray:

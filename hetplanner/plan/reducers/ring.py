@@ -40,7 +40,7 @@ class Ring(Reducer):
         return (Phase.of(pairs, -(-num_elements // size), rounds=2 * (size - 1)),)
 
     def phases_of(self, part: Part, members: Members, num_elements: int) -> tuple[Phase, ...]:
-        """One turn is the sums, the other the copies."""
+        """Each is one turn."""
         (phase,) = self.phases(members, num_elements)
         return (phase,) if part == "all" else (replace(phase, rounds=phase.rounds // 2),)
 

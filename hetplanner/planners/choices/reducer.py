@@ -16,8 +16,8 @@ WORTH_ANOTHER = 1e-6
 def choose_reducer(plan: Plan, model: CostModel) -> Plan:
     """The plan with the allowed reducer of the least step time, or dollars; of equals the first of REDUCER_NAMES.
 
-    One that takes more memory than there is is not taken: the hierarchical one where codecs keep what they lose, with
-    ZeRO one whose members keep unequal parts of the optimizer's states.
+    One that takes more memory than there is, it leaves out: the hierarchical one, where codecs keep what they lose, and
+    with ZeRO one whose members have unequal shards.
     The objective `dtfm` knows the sharded parameter server alone; it is kept where it is allowed.
     """
     allowed = [name for name in REDUCER_NAMES if name in plan.problem.constraints.reducers]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 DEFAULT_S = 60.0
 # How long the process is waited for once it was asked to end.
 END_S = 5.0
+POLL_S = 0.2
 
 
 def tighter_bound(
@@ -102,6 +103,17 @@ class BoundProcess:
                 self.is_over = True
             timeout_s = 0.0
         return self.best
+
+    def wait(self, should_stop: Callable[[], bool], on_poll: Callable[[float], None]) -> float:
+        """Waits until its seconds are over or `should_stop`, then ends it and returns the best bound.
+
+        Args:
+            should_stop: asked several times a second.
+            on_poll: told the best bound so far as often.
+        """
+        while not (self.is_over or should_stop()):
+            on_poll(self.poll(POLL_S))
+        return self.close()
 
     def close(self) -> float:
         """Ends the process and returns the best bound."""

@@ -49,7 +49,7 @@ def fit_depth(problem: StepProblem, place_N: Array, cut_S: Array, stage: int, nu
 def depth_of(problem: StepProblem, place_N: Array, begin: int, stop: int, first: int, end: int) -> tuple[int, float]:
     """The same for the devices at some positions and the ops between two cut points."""
     replicas = stop - begin
-    elsewhere = problem.divided_bytes * problem.trained_KK[first, end] * (1.0 - 1.0 / replicas)
+    elsewhere = problem.sharded_bytes * problem.trained_KK[first, end] * (1.0 - 1.0 / replicas)
     held, each = problem.held_KK[first, end] - elsewhere, problem.each_KK[first, end]
     needed = held + each
     if replicas > 1:
@@ -99,7 +99,7 @@ def update_seconds(
     for i in range(base, base + count):
         optimizer = max(optimizer, problem.optimizer_rate_D[place_N[i]])
         adding = max(adding, problem.add_rate_D[place_N[i]])
-    if problem.divided_bytes > 0:
+    if problem.sharded_bytes > 0:
         optimizer /= count
     reduced = problem.reduced_KK[first, end]
     if count < 2 or reduced <= 0:

@@ -35,7 +35,7 @@ class StepProblem(NamedTuple):
     A pinned device has its stage in `pin_D`, any other -1. What a stage between two cut points holds, keeps of each
     micro-batch and reduces with its replicas is no difference of sums where weights are tied or outputs skip it.
     `price_D` and `egress_DD` count in dollars per million tokens: what a second of a device and a byte of a step add.
-    `divided_bytes` of a trained weight's optimizer states are divided among replicas, which then step equal parts.
+    `sharded_bytes` are those of a trained weight's optimizer states that replicas shard; each then steps its shard.
     `reduce_share` is the share of the steps with reductions, if replicas may take local steps (what pipelines then
     still add up of tied weights in every step is left out).
     `tied_GM` are the users of each tied weight, each as the last cut point not behind it, -1 where there are fewer.
@@ -68,7 +68,7 @@ class StepProblem(NamedTuple):
     pin_D: Array
     has_nics: bool
     has_pins: bool
-    divided_bytes: float
+    sharded_bytes: float
     priced: bool
     recompute: bool
 
@@ -278,7 +278,7 @@ class StepSpaces:
             "pin_D": np.array([pins.get(int(d), -1) for d in devices], dtype=np.int64),
             "has_nics": bool(links.has_nics),
             "has_pins": bool(pins),
-            "divided_bytes": tables.divided_bytes_per_trained,
+            "sharded_bytes": tables.sharded_bytes_per_trained,
             "priced": problem.objective == "cost",
         }
 

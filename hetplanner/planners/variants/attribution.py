@@ -274,7 +274,7 @@ def _no_deeper_than_fits(plan: Plan, model: CostModel) -> Plan:
     stages = []
     for stage in plan.stages:
         limit = min(float(memory_D[index(device)]) for replica in stage.replicas for device in replica)
-        limit += model.tables.divided_bytes(stage.first_op, stage.end_op, len(stage.replicas))
+        limit += model.tables.sharded_bytes(stage.first_op, stage.end_op, len(stage.replicas))
         depth = stage.in_flight
         while depth > 1 and model.tables.stage_bytes(stage.first_op, stage.end_op, depth, stage.recompute) > limit:
             depth -= 1

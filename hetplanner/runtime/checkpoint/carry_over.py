@@ -102,14 +102,14 @@ def _load(executor: Executor, source: EarlierState, advance: Callable[[], None])
                 for part, piece in pieces[weight.name].items():
                     dtype = torch.uint8 if is_codes(part) else torch.float32
                     out = torch.empty(piece.end - piece.first, dtype=dtype, device="meta")
-                    is_divided = plan.zero and part not in ("weights", "frozen")
-                    if chunk is not None and is_divided:
+                    is_sharded = plan.zero and part not in ("weights", "frozen")
+                    if chunk is not None and is_sharded:
                         out = torch.empty_like(out, device="cpu")
                     elif chunk is not None:
                         out = _parts_of(chunk)[part][piece.first : piece.end]
                     source.take_weight(weight, part, target, out)
-                    if chunk is not None and is_divided:
-                        chunk.optimizer.take_part(weight, part, out)
+                    if chunk is not None and is_sharded:
+                        chunk.optimizer.take_shard(weight, part, out)
                     advance()
             ops = range(stage.first_op, stage.end_op)
             if isinstance(source, RankFiles):  # swarms train no models with running statistics

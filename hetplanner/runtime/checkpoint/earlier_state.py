@@ -34,7 +34,7 @@ from hetplanner.reading import reading
 from hetplanner.runtime.comm.transport import Topic, tag_of
 from hetplanner.runtime.model.layout import Weight, frozen_weights, stage_weights
 from hetplanner.runtime.train.optimizers import Piece, StateLayout, parts_within
-from hetplanner.runtime.train.zero import stepped_ranges
+from hetplanner.runtime.train.zero import shard_ranges
 from hetplanner.workload.workload import Workload
 
 log = logging.getLogger(__name__)
@@ -136,8 +136,8 @@ class EarlierState(ABC):
         return None
 
     @property
-    def divided_files(self) -> Sequence[int]:
-        """Files that are all needed, since each has a part of the optimizer's states; none without ZeRO."""
+    def sharded_files(self) -> Sequence[int]:
+        """Files that are all needed, since each has a shard of the optimizer's states; none without ZeRO."""
         return ()
 
     def sources(self, weight: Weight, part: str, target: int) -> Iterator["Source"]:
@@ -169,7 +169,7 @@ class EarlierState(ABC):
         if missing:
             return f"no host has a part of stage {missing[0]} of the earlier plan"
         places = [self.place_of(stage, rank) for rank, stages in enumerate(needed) for stage in stages]
-        for file in self.divided_files:
+        for file in self.sharded_files:
             places.append(self.place_of_file(file, 0))
             if places[-1] is None:
                 return f"no host has the optimizer states of rank {file} of the earlier plan"
@@ -271,7 +271,7 @@ class RankFiles(EarlierState):
         return None
 
     @property
-    def divided_files(self) -> Sequence[int]:
+    def sharded_files(self) -> Sequence[int]:
         """See EarlierState."""
         return range(len(self.plan.ranks)) if self.plan.zero else ()
 
@@ -281,8 +281,8 @@ class RankFiles(EarlierState):
             yield from super().sources(weight, part, target)
             return
         done = 0
-        for first, end, rank, stage, at in self._steppers[weight.name]:
-            # Where two sites exchange sums, two ranks step the same.
+        for first, end, rank, stage, at in self._shards_by_weight[weight.name]:
+            # Where two sites exchange their sums, two ranks have the same.
             if end > done:
                 place = self.place_of_file(rank, target)
                 assert place is not None  # see `why_not`
@@ -291,14 +291,14 @@ class RankFiles(EarlierState):
                 done = end
 
     @cached_property
-    def _steppers(self) -> dict[str, list[tuple[int, int, int, int, int]]]:
-        """By weight, sorted: first and end of the elements that a rank steps, the rank, its stage, and where their
-        states begin in its file.
+    def _shards_by_weight(self) -> dict[str, list[tuple[int, int, int, int, int]]]:
+        """By weight, sorted: first and end of the elements in a rank's shard, the rank, its stage, and where the states
+        of these elements begin in its file.
         """
         found: dict[str, list[tuple[int, int, int, int, int]]] = {}
         for rank, places in enumerate(self.plan.places_of_rank):
             for stage, _ in places:
-                ranges = stepped_ranges(self.plan, rank, stage)
+                ranges = shard_ranges(self.plan, rank, stage)
                 for _, weight in stage_weights(self.plan.problem.workload, *self.ops[stage]):
                     for first, end, at in parts_within(ranges, weight.first, weight.end):
                         here = first - weight.first, end - weight.first

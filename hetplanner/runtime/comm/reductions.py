@@ -13,7 +13,7 @@ from hetplanner.runtime.comm.power import make_reducer
 from hetplanner.runtime.comm.receive_order import receive_order, sent_messages
 from hetplanner.runtime.comm.reduce import GroupReducer
 from hetplanner.runtime.comm.transport import Transport
-from hetplanner.runtime.model.chunk import Chunk, added_up, all_as_first, tied_gradients
+from hetplanner.runtime.model.chunk import Chunk, added_up, all_as_first, gradients_of
 from hetplanner.runtime.train.local_steps import LocalSteps
 
 
@@ -46,14 +46,10 @@ class Reductions:
         return make_reducer(group, (index, len(self.groups)), self.rank, self._buckets(group)[0], self.transport)
 
     def _buckets(self, group: ReductionGroup) -> list[Tensor]:
-        """The slices of gradients that the group shares; several if the rank holds a tied weight more than once.
-
-        With ZeRO new weights take the gradients' place, see `StageOptimizer.step_beside`.
+        """What the group shares: gradients, or what takes their place (`LocalSteps.offer`, and with ZeRO
+        `StageOptimizer.step_into_gradients`).
         """
-        if group.tied:
-            return tied_gradients(self.chunks, self.plan.problem.workload.graph.ops[group.ops[0]].name)
-        model = next(chunk for chunk in self.chunks if chunk.stage == group.stages[0]).model
-        return [model.flat_grad[group.first_element : group.first_element + group.num_elements]]
+        return gradients_of(self.chunks, group, self.plan.problem.workload.graph)
 
     def is_due(self, action: Action, fragment: int | None) -> bool:
         """Whether it is performed in a step in which replicas average this fragment (None: nothing)."""
@@ -72,7 +68,7 @@ class Reductions:
             assert self.local is not None
             self.local.offer(reducer.group)
         buckets = self._buckets(reducer.group)
-        with all_as_first(buckets) if reducer.group.part == "copies" else added_up(buckets):
+        with all_as_first(buckets) if reducer.group.part == "all-gather" else added_up(buckets):
             return reducer.reduce()
 
     def take(self, fragment: int) -> None:

@@ -209,7 +209,7 @@ class _Rehearsal:
         self.executor.update.average_gradients()
         for chunk in self.executor.chunks:
             if self.executor.plan.zero:
-                chunk.optimizer.step_beside(0.0)
+                chunk.optimizer.step_into_gradients(0.0)
                 chunk.model.flat_grad.copy_(chunk.model.flat.detach())  # as long as the other way round
             else:
                 chunk.optimizer.step(0.0)

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 
 from hetplanner.plan.model import Plan
+from hetplanner.plan.reducers.groups import ReductionGroup
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.comm.wire import CPU
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.model.stage import StageRunner
 from hetplanner.runtime.tensor_parallel.group import ALONE, TensorGroup
 from hetplanner.runtime.train.optimizers import StageOptimizer
-from hetplanner.runtime.train.zero import stepped_ranges
+from hetplanner.runtime.train.zero import shard_ranges
+from hetplanner.workload.model import OpGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class Chunk:
             StageRunner(model, recompute=stage.recompute or workload.recompute),
             StageOptimizer(
                 workload, stage.first_op, stage.end_op, config, model.flat, model.flat_grad, weights,
-                ranges=stepped_ranges(plan, plan.rank_at(*place), place[0]) if plan.zero else None,
+                shard=shard_ranges(plan, plan.rank_at(*place), place[0]) if plan.zero else None,
             ),
         )  # fmt: skip
 
@@ -74,6 +76,14 @@ def build_chunks(
 ) -> tuple[Chunk, ...]:
     """All chunks of a rank, in stage order; of a member of its group the parts that it holds."""
     return tuple(Chunk.build(plan, place, config, device, group) for place in plan.places_of_rank[rank])
+
+
+def gradients_of(chunks: Sequence[Chunk], group: ReductionGroup, graph: OpGraph) -> list[Tensor]:
+    """The slices of gradients that a group shares; several if the rank holds a tied weight more than once."""
+    if group.tied:
+        return tied_gradients(chunks, graph.ops[group.ops[0]].name)
+    model = next(chunk for chunk in chunks if chunk.stage == group.stages[0]).model
+    return [model.flat_grad[group.first_element : group.first_element + group.num_elements]]
 
 
 def tied_gradients(chunks: Sequence[Chunk], owner: str) -> list[Tensor]:

@@ -113,16 +113,16 @@ class StageOptimizer:
         flat, flat_grad: values and gradients of all weights, float32, 1-D, as `StageModel` lays them out.
         weights: of a member of a group, its parts.
         zeros: makes the buffer of a part of the states.
-        ranges: of the flat buffer, what is stepped; None: everything. For optimizers that step each element by itself.
+        shard: of the flat buffer, what is stepped; None: everything. For optimizers that step each element by itself.
 
     Raises:
         InvalidInput: a package that the optimizer needs is not installed.
 
     Attributes:
         layout: of the states.
-        states: by part, 1-D; float32, codes uint8. With `ranges` those of one follow on those of the one before.
+        states: by part, 1-D; float32, codes uint8. With a shard those of its ranges one after the other.
         num_steps: steps so far.
-        ranges: see above.
+        shard: see above.
     """
 
     def __init__(
@@ -135,10 +135,10 @@ class StageOptimizer:
         flat_grad: Tensor,
         weights: Sequence[Weight] | None = None,
         zeros: Callable[[int], Tensor] | None = None,
-        ranges: Sequence[Range] | None = None,
+        shard: Sequence[Range] | None = None,
     ) -> None:
         check_packages(workload)
-        self.name, self.config, self.ranges = workload.optimizer, config, ranges
+        self.name, self.config, self.shard = workload.optimizer, config, shard
         self.layout = StateLayout.of(workload, first_op, end_op, weights)
         self._weights = weights or [weight for _, weight in stage_weights(workload, first_op, end_op)]
         self._flat, self._flat_grad, self.num_steps = flat.detach(), flat_grad, 0
@@ -152,12 +152,12 @@ class StageOptimizer:
         self._view()
 
     def _sizes(self) -> dict[str, int]:
-        if self.ranges is None:
+        if self.shard is None:
             return self.layout.sizes
-        return dict.fromkeys(self.layout.sizes, sum(end - first for first, end in self.ranges))
+        return dict.fromkeys(self.layout.sizes, sum(end - first for first, end in self.shard))
 
     def _view(self) -> None:
-        if self.ranges is not None:
+        if self.shard is not None:
             self._held = [
                 _Held(self._flat[first:end], self._flat_grad[first:end], states, len(weight.shape) >= 2)
                 for weight in self._weights
@@ -173,8 +173,8 @@ class StageOptimizer:
             self._held.append(_Held(values, grad, states, len(weight.shape) >= 2))
 
     def _stepped(self, first: int, end: int) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
-        """The parts of a range of the flat buffer that are stepped: first and end element, and their states."""
-        for begin, stop, place in parts_within(self.ranges or (), first, end):
+        """The parts of a range of the flat buffer that are in the shard: first and end element, and their states."""
+        for begin, stop, place in parts_within(self.shard or (), first, end):
             yield begin, stop, {part: kept[place : place + stop - begin] for part, kept in self.states.items()}
 
     def step_by(self, flat_grad: Tensor, learning_rate: float) -> None:
@@ -191,23 +191,21 @@ class StageOptimizer:
         self._view()
 
     @torch.no_grad()
-    def step_beside(self, learning_rate: float) -> None:
-        """One update whose new weights take the place of their gradients; the weights stay as they are."""
-        self.num_steps += 1
+    def step_into_gradients(self, learning_rate: float | None) -> None:
+        """One update whose new weights take the place of their gradients; the weights stay as they are.
+
+        Without a learning rate the step is left out: the old weights are the new ones.
+        """
+        self.num_steps += learning_rate is not None
         for one in _slices(self._held):
             new = one.weight.clone()
-            decay = self.config.weight_decay if one.decays else 0.0
-            self._rule_of(one)([replace(one, weight=new)], learning_rate, decay)
+            if learning_rate is not None:
+                decay = self.config.weight_decay if one.decays else 0.0
+                self._rule_of(one)([replace(one, weight=new)], learning_rate, decay)
             one.grad.copy_(new)
 
-    @torch.no_grad()
-    def keep_beside(self) -> None:
-        """The weights as they are take the place of their gradients: a step that is left out."""
-        for one in self._held:
-            one.grad.copy_(one.weight)
-
-    def take_part(self, weight: Weight, part: str, values: Tensor) -> None:
-        """Of a state of a whole weight (1-D), keeps what belongs to the elements that are stepped."""
+    def take_shard(self, weight: Weight, part: str, values: Tensor) -> None:
+        """Of a state of a whole weight (1-D), takes what belongs to the shard."""
         for first, end, states in self._stepped(weight.first, weight.end):
             states[part].copy_(values[first - weight.first : end - weight.first])
 

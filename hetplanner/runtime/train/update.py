@@ -15,7 +15,7 @@ from hetplanner.plan.parts import Place, parts_of, portions_of
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.train import TrainConfig, exchanges_norms
 from hetplanner.runtime.comm.transport import Expected, Topic, Transport
-from hetplanner.runtime.model.chunk import Chunk, added_up, tied_gradients
+from hetplanner.runtime.model.chunk import Chunk, added_up, gradients_of, tied_gradients
 from hetplanner.runtime.model.precision import LossScale
 from hetplanner.runtime.tensor_parallel.group import ALONE, TensorGroup
 
@@ -116,19 +116,18 @@ class Update:
 
         With ZeRO new weights take the place of their gradients instead, until `finish`.
         """
+        rate = None if self.overflowed else self.config.learning_rate_at(step)
         for chunk in self.chunks:
-            if self._zero and self.overflowed:
-                chunk.optimizer.keep_beside()
-            elif self._zero:
-                chunk.optimizer.step_beside(self.config.learning_rate_at(step))
-            elif not self.overflowed:
-                chunk.optimizer.step(self.config.learning_rate_at(step))
-            if not self._zero:
-                chunk.model.flat_grad.zero_()
+            if self._zero:
+                chunk.optimizer.step_into_gradients(rate)
+                continue
+            if rate is not None:
+                chunk.optimizer.step(rate)
+            chunk.model.flat_grad.zero_()
 
     @torch.no_grad()
     def finish(self) -> None:
-        """With ZeRO: takes the new weights, own ones and copies, from where gradients were; these end as zeros."""
+        """With ZeRO: takes the new weights, stepped or gathered, from where gradients were; gradients end as zeros."""
         for chunk in self.chunks:
             chunk.model.flat.copy_(chunk.model.flat_grad)
             chunk.model.flat_grad.zero_()
@@ -167,20 +166,15 @@ class Update:
         )
 
     def _counted_parts(self, plan: Plan) -> list[tuple[Tensor, float]]:
-        """With ZeRO: the gradients that are whole here and count in the norm, and what their squares count."""
+        """With ZeRO: the gradients that are reduced here and count in the norm, and what their squares count."""
         found, reduced = list[tuple[Tensor, float]](), set[str | int]()
-        ops = plan.problem.workload.graph.ops
+        graph = plan.problem.workload.graph
         for group in reduction_groups(plan):
-            if group.part != "sums" or self.rank not in group.ranks:
+            if group.part != "reduce-scatter" or self.rank not in group.ranks:
                 continue
-            owner = ops[group.ops[0]].name
-            reduced.add(owner if group.tied else group.stages[0])
-            bucket = (
-                tied_gradients(self.chunks, owner)[0]
-                if group.tied
-                else next(chunk for chunk in self.chunks if chunk.stage == group.stages[0]).model.flat_grad
-            )
-            found += [(bucket[first:end], 1.0 / group.num_makers) for first, end in group.made_by(self.rank)]
+            reduced.add(graph.ops[group.ops[0]].name if group.tied else group.stages[0])
+            bucket = gradients_of(self.chunks, group, graph)[0]
+            found += [(bucket[first:end], 1.0 / group.num_holders) for first, end in group.shard_of(self.rank)]
         for chunk in self.chunks:
             if chunk.stage not in reduced:
                 found.append((chunk.model.flat_grad[: chunk.model.own_end], 1.0))

@@ -1,7 +1,6 @@
-"""ZeRO stage 1: which weights each rank steps, and so keeps the optimizer's states of.
+"""ZeRO stage 1: the shard of a stage's weights that a rank steps, and whose optimizer states it has.
 
-A rank steps what its reducer's program makes it add up: those gradients are whole there. It copies the other weights
-from the ranks that step them.
+It is what the reducer's program reduces at the rank. The other weights are gathered after the step.
 Source: Rajbhandari et al. 2020 (ZeRO, arXiv 1910.02054), section 5.1.
 """
 
@@ -13,13 +12,13 @@ from hetplanner.runtime.model.layout import Weight, stage_weights
 from hetplanner.runtime.train.optimizers import Range
 
 
-def stepped_ranges(plan: Plan, rank: int, stage: int) -> tuple[Range, ...]:
-    """What a rank steps of a stage's flat buffer: ascending ranges. What no other rank has it steps alone."""
+def shard_ranges(plan: Plan, rank: int, stage: int) -> tuple[Range, ...]:
+    """A rank's shard of a stage's flat buffer: ascending ranges. What no other rank has is in it."""
     weights = _weights(plan, stage)
     found: list[Range] = []
     shared_end = 0
     for group, first in sorted(_buckets(plan, rank, stage, weights), key=lambda bucket: bucket[1]):
-        found += [(shared_end, first), *((first + a, first + b) for a, b in group.made_by(rank))]
+        found += [(shared_end, first), *((first + a, first + b) for a, b in group.shard_of(rank))]
         shared_end = first + group.num_elements
     found.append((shared_end, weights[-1].end if weights else 0))
     return tuple((first, end) for first, end in found if end > first)
@@ -31,9 +30,9 @@ def _weights(plan: Plan, stage: int) -> list[Weight]:
 
 
 def _buckets(plan: Plan, rank: int, stage: int, weights: list[Weight]) -> Iterator[tuple[ReductionGroup, int]]:
-    """The groups that add up gradients of a rank's stage, with the first element of their bucket in its flat buffer."""
+    """The groups that reduce gradients of a rank's stage, with the first element of their bucket in its flat buffer."""
     for group in reduction_groups(plan):
-        if group.part != "sums" or stage not in group.stages or rank not in group.ranks:
+        if group.part != "reduce-scatter" or stage not in group.stages or rank not in group.ranks:
             continue
         if not group.tied:
             yield group, group.first_element

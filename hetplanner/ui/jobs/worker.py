@@ -38,7 +38,6 @@ PLAN_INTERVAL_S = 0.4
 FRONT_INTERVAL_S = 0.5
 MOST_POINTS = 60
 """Of a front on its way, so many points are sent so often."""
-BOUND_POLL_S = 0.3
 RANDOM_SAMPLES = 9
 MOST_BOUND_AHEAD = 128
 """Devices of a problem whose lower bound takes less than half a second; of a larger one it would delay the search."""
@@ -115,7 +114,7 @@ class Worker:
         # Of another problem the start's value says nothing here.
         drawer = PlanDrawer(problem, start if request["start_problem"] is None else None)
         log = MomentLog(problem)
-        told: list[dict[str, Any]] = []  # the last event
+        last: dict[str, Any] = {}  # event
         waiting = ["random"]  # this baseline needs the kernels, which the search loads behind its first plan
 
         def on_event(event: SearchEvent) -> None:
@@ -129,8 +128,8 @@ class Worker:
             plan, moment = drawer.draw(event), log.take(event)
             extra = {} if plan is None else {"plan": plan_body(plan)}
             extra |= {} if moment is None else {"moment": moment.to_data()}
-            told[:] = [{name: getattr(event, name) for name in EVENT_FIELDS}]
-            self.send("event", **told[0], **extra)
+            last.update({name: getattr(event, name) for name in EVENT_FIELDS})
+            self.send("event", **last, **extra)
 
         with self._bound_beside(problem, request["bound_s"]) as raised:
             result = make_planner(request["planner"], request["settings"]).solve(
@@ -141,8 +140,8 @@ class Worker:
                 should_stop=self._stop.is_set,
                 start=start,
             )
-            if told and request["bound_s"]:
-                self.send("event", **told[0], plan=plan_body(result.plan))
+            if last and request["bound_s"]:  # the page shows the plan while the bound rises
+                self.send("event", **last, plan=plan_body(result.plan))
             self._send_result(raised(result))
 
     def _send_result(self, result: SearchResult) -> None:
@@ -167,17 +166,17 @@ class Worker:
             return
         from hetplanner.planners.dtfm.tighter_bound import BoundProcess, with_bound
 
-        process, told = BoundProcess(problem, seconds), 0.0
+        process, sent = BoundProcess(problem, seconds), 0.0
 
         def raised(result: SearchResult) -> SearchResult:
-            nonlocal told
+            def send_better(bound: float) -> None:
+                nonlocal sent
+                if bound > sent:
+                    sent = bound
+                    self.send("bound", value=min(bound, result.value))
+
             self.send("phase", text="raising the lower bound")
-            while not (process.is_over or self._stop.is_set()):
-                bound = min(process.poll(BOUND_POLL_S), result.value)
-                if bound > told:
-                    told = bound
-                    self.send("bound", value=bound)
-            return with_bound(result, process.close())
+            return with_bound(result, process.wait(self._stop.is_set, send_better))
 
         try:
             yield raised

@@ -26,7 +26,7 @@ from hetplanner.runtime.measure.profile import WINDOW_S
 from hetplanner.schema import checked
 from hetplanner.workload.presets import preset
 from hetplanner.workload.workload import Workload
-from tests.support.plans.factories import chain_plan, divided
+from tests.support.plans.factories import chain_plan, sharded
 from tests.support.plans.grouped import in_groups
 from tests.support.training.real_ranks import Ranks, train
 
@@ -90,7 +90,7 @@ def cases(workload: Workload) -> Iterator[tuple[str, Plan]]:
             if len(shares) > 1 and codec == "none":
                 plan = chain_plan(shares, cuts, cluster=uneven_cluster(ranks), workload=workload)
                 for reducer in ("sharded-ps", "ring", "hierarchical"):
-                    yield f"{label} zero {reducer}", divided(plan).replace(reducer=reducer)
+                    yield f"{label} zero {reducer}", sharded(plan).replace(reducer=reducer)
     for degrees, shares, cuts in (
         ([2], [m], []),
         ([2, 1], [m], [n // 2]),

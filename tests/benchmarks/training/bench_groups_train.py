@@ -62,7 +62,7 @@ from hetplanner.runtime.train.executor import Executor, StepStats
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
-from tests.support.plans.factories import chain_plan, divided
+from tests.support.plans.factories import chain_plan, sharded
 from tests.support.plans.grouped import in_groups
 from tests.support.training.real_ranks import train
 
@@ -86,7 +86,7 @@ def bench_plan(replicas: int, degree: int, micro_batches: int, *, zero: bool) ->
     plan = chain_plan([micro_batches] * replicas, [], workload=workload)
     if degree > 1:
         plan = in_groups(plan, [degree] * replicas)
-    return divided(plan) if zero else plan
+    return sharded(plan) if zero else plan
 
 
 # -- torch's side ---------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from hetplanner.runtime.train.data import open_batches
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.swarm.launch.rehearsal import Rehearsal
 from hetplanner.workload.workload import Workload
-from tests.support.plans.factories import chain_plan, divided, small_cluster, tiny_workload
+from tests.support.plans.factories import chain_plan, sharded, small_cluster, tiny_workload
 from tests.support.plans.grouped import in_groups
 from tests.support.swarms.swarm_runs import check_end, small_spec
 from tests.support.training.real_ranks import Ranks, train
@@ -105,7 +105,7 @@ def test_devices_of_a_group_share_layers_on_one_gpu_or_several(degrees: list[int
 
 
 def test_replicas_divide_the_optimizers_states_on_one_gpu_or_several(tmp_path: Path) -> None:
-    trained(divided(chain_plan([4, 4], [5], workload=workload())), tmp_path)
+    trained(sharded(chain_plan([4, 4], [5], workload=workload())), tmp_path)
 
 
 @pytest.mark.parametrize("codec", ["none", "int8"])

@@ -1,7 +1,6 @@
 """Groups of devices train as one process does: losses, weights, checkpoints, and what they refuse."""
 
 import os
-import shutil
 import signal
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,6 @@ from safetensors.torch import load_file
 
 from hetplanner.errors import InvalidInput
 from hetplanner.liveness.heartbeat import HEARTBEAT_VARIABLE, create_heartbeats, read_heartbeats
-from hetplanner.plan.files.checkpoints import checkpoint_folder
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig, check_runnable
 from hetplanner.planners.variants.schedules import interleave
@@ -27,7 +25,7 @@ from tests.support.models.model_folders import loaded, model_folder, plain_losse
 from tests.support.plans.factories import chain_plan, small_cluster, small_gpt, tuned
 from tests.support.plans.grouped import in_groups
 from tests.support.processes.patience import until
-from tests.support.training.real_ranks import Ranks, start_ranks, train
+from tests.support.training.real_ranks import Ranks, gone_on, start_ranks, train
 
 pytestmark = pytest.mark.distributed
 
@@ -108,12 +106,8 @@ CHANGES = {"under the same plan": (GROUPS, GROUPS), "from devices": (SINGLE, GRO
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_run_goes_on(name: str, tmp_path: Path) -> None:
     before, after = CHANGES[name]
-    config = TrainConfig(steps=8, seed=3, learning_rate=3e-3, checkpoint_every=4)
-    straight = train(before, config, tmp_path / "straight").losses()
-    shutil.rmtree(checkpoint_folder(tmp_path / "straight", 8))
-    rest = train(after, config.replace(resume=str(tmp_path / "straight"), checkpoints_async=True), tmp_path / "rest")
-    assert rest.lines(0, "resumed")[0]["step"] == 4
-    assert rest.losses() == (straight[4:] if before is after else pytest.approx(straight[4:], rel=1e-5))
+    straight, rest = gone_on(before, after, tmp_path)
+    assert rest == (straight if before is after else pytest.approx(straight, rel=1e-5))
 
 
 def test_groups_begin_with_the_weights_of_a_folder(tmp_path: Path) -> None:

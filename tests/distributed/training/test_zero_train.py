@@ -1,6 +1,5 @@
 """ZeRO stage 1: the bits of a run with all states everywhere, the losses of one process, a part of the states."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,9 @@ from hetplanner.planners.variants.schedules import interleave
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.model.sample import load_model
 from hetplanner.runtime.train.reference import train_reference
-from tests.support.plans.factories import chain_plan, divided, sites_cluster, small_cluster, small_gpt
+from tests.support.plans.factories import chain_plan, sharded, sites_cluster, small_cluster, small_gpt
 from tests.support.plans.grouped import in_groups
-from tests.support.training.real_ranks import start_ranks, train
+from tests.support.training.real_ranks import gone_on, start_ranks, train
 
 pytestmark = pytest.mark.distributed
 
@@ -52,7 +51,7 @@ PLANS = {
 def test_it_trains_as_without_it_to_the_bit_and_as_one_process(name: str, tmp_path: Path) -> None:
     plan = PLANS[name]()
     config = TrainConfig(steps=STEPS, seed=3, learning_rate=3e-3, checkpoint_every=STEPS)
-    whole, parts = train(plan, config, tmp_path / "whole"), train(divided(plan), config, tmp_path / "parts")
+    whole, parts = train(plan, config, tmp_path / "whole"), train(sharded(plan), config, tmp_path / "parts")
     _, expected = train_reference(plan.problem.workload, config)
     assert parts.losses() == whole.losses()
     assert parts.losses() == pytest.approx(expected, rel=1e-5)
@@ -76,7 +75,7 @@ def states_kept(plan: Plan, run_dir: Path) -> list[int]:
 
 def test_each_replica_keeps_its_part_of_the_states(tmp_path: Path) -> None:
     plan = chain_plan([3, 3, 2], [], workload=small_gpt())
-    train(divided(plan), TrainConfig(steps=STEPS, checkpoint_every=STEPS), tmp_path)
+    train(sharded(plan), TrainConfig(steps=STEPS, checkpoint_every=STEPS), tmp_path)
     kept = states_kept(plan, tmp_path)
     assert sum(kept) == 2 * plan.problem.workload.graph.num_trained
     assert max(kept) - min(kept) <= 2
@@ -86,7 +85,7 @@ def test_each_replica_keeps_its_part_of_the_states(tmp_path: Path) -> None:
 def test_clipping_and_number_formats(dtype: str, tmp_path: Path) -> None:
     plan = chain_plan([5, 3], [5], workload=small_gpt().replace(dtype=dtype))
     config = TrainConfig(steps=8, seed=3, learning_rate=3e-3, clip_norm=0.5)
-    whole, parts = train(plan, config, tmp_path / "whole"), train(divided(plan), config, tmp_path / "parts")
+    whole, parts = train(plan, config, tmp_path / "whole"), train(sharded(plan), config, tmp_path / "parts")
     assert parts.losses() == pytest.approx(whole.losses(), rel=1e-5)
     norms = [[line["grad_norm"] for line in run.lines(0, "step")] for run in (whole, parts)]
     assert norms[1] == pytest.approx(norms[0], rel=1e-4)
@@ -97,7 +96,7 @@ def test_gradients_are_compressed_and_weights_are_not(tmp_path: Path) -> None:
     config = TrainConfig(steps=STEPS, seed=3, learning_rate=3e-3)
     allowed = plan.replace(problem=plan.problem.replace(
         constraints=plan.problem.constraints.replace(codecs=("none", "int8"))))  # fmt: skip
-    ranks = train(divided(allowed), config, tmp_path)
+    ranks = train(sharded(allowed), config, tmp_path)
     _, expected = train_reference(plan.problem.workload, config)
     assert ranks.losses() == pytest.approx(expected, rel=2e-2)
 
@@ -105,28 +104,24 @@ def test_gradients_are_compressed_and_weights_are_not(tmp_path: Path) -> None:
 SINGLE = chain_plan([2, 2], [4], workload=small_gpt(global_batch=8, dropout=0.1))
 OTHER = chain_plan([2, 1, 1], [7], workload=small_gpt(global_batch=8, dropout=0.1))
 CHANGES = {
-    "under the same plan": (divided(SINGLE), divided(SINGLE)),
-    "from whole states": (SINGLE, divided(SINGLE)),
-    "to whole states": (divided(SINGLE), OTHER),
-    "other stages and replicas": (divided(OTHER), divided(SINGLE)),
+    "under the same plan": (sharded(SINGLE), sharded(SINGLE)),
+    "from whole states": (SINGLE, sharded(SINGLE)),
+    "to whole states": (sharded(SINGLE), OTHER),
+    "other stages and replicas": (sharded(OTHER), sharded(SINGLE)),
 }
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_run_goes_on(name: str, tmp_path: Path) -> None:
     before, after = CHANGES[name]
-    config = TrainConfig(steps=8, seed=3, learning_rate=3e-3, checkpoint_every=4)
-    straight = train(before, config, tmp_path / "straight").losses()
-    shutil.rmtree(checkpoint_folder(tmp_path / "straight", 8))
-    rest = train(after, config.replace(resume=str(tmp_path / "straight"), checkpoints_async=True), tmp_path / "rest")
-    assert rest.lines(0, "resumed")[0]["step"] == 4
+    straight, rest = gone_on(before, after, tmp_path)
     same = len(before.ranks) == len(after.ranks)
-    assert rest.losses() == (straight[4:] if same else pytest.approx(straight[4:], rel=1e-5))
+    assert rest == (straight if same else pytest.approx(straight, rel=1e-5))
 
 
 def test_without_a_rank_s_file_another_plan_does_not_go_on(tmp_path: Path) -> None:
     config = TrainConfig(steps=4, seed=3, checkpoint_every=4)
-    train(divided(SINGLE), config, tmp_path / "first")
+    train(sharded(SINGLE), config, tmp_path / "first")
     (checkpoint_folder(tmp_path / "first", 4) / rank_file(1)).unlink()
     ranks = start_ranks(OTHER, config.replace(steps=8, resume=str(tmp_path / "first")), tmp_path / "second")
     assert set(ranks.wait()) == {1}, ranks.logs()
@@ -136,7 +131,7 @@ def test_without_a_rank_s_file_another_plan_does_not_go_on(tmp_path: Path) -> No
 def test_a_stop_inside_a_long_step_saves_weights_of_one_step(tmp_path: Path) -> None:
     """New weights come slowly over the network; the model that is saved has none of them."""
     cluster = small_cluster(2, bandwidth="1 Mbit/s", latency="1 ms")
-    plan = divided(chain_plan([4, 4], [], workload=small_gpt(), cluster=cluster))
+    plan = sharded(chain_plan([4, 4], [], workload=small_gpt(), cluster=cluster))
     ranks = start_ranks(plan, TrainConfig(steps=FOREVER, emulate_links=True), tmp_path)
     ranks.wait_for_phase("training")
     (tmp_path / "stop").touch()
@@ -153,7 +148,7 @@ def test_a_stop_inside_a_long_step_saves_weights_of_one_step(tmp_path: Path) -> 
 
 
 def test_what_cannot_be_divided_is_refused_with_what_works() -> None:
-    plan = divided(chain_plan([4, 4], [4], workload=small_gpt()))
+    plan = sharded(chain_plan([4, 4], [4], workload=small_gpt()))
     with pytest.raises(InvalidInput, match=r"zero: muon needs whole matrices.*use optimizer adamw or sgd, or zero 0"):
         plan.problem.replace(workload=small_gpt(optimizer="muon"))
     with pytest.raises(InvalidInput, match=r"zero: replicas that take local steps"):
@@ -165,7 +160,7 @@ def test_what_cannot_be_divided_is_refused_with_what_works() -> None:
     with pytest.raises(InvalidInput, match=r"stages\[0\].reduce_codec: powersgd gives all replicas the same factors"):
         with_codec(plan, "powersgd")
     with pytest.raises(InvalidInput, match=r"^groups: .*plan without --zero 1, or without --tensor"):
-        check_runnable(divided(in_groups(chain_plan([2, 2], [], workload=small_gpt(global_batch=8)), [2, 2])))
+        check_runnable(sharded(in_groups(chain_plan([2, 2], [], workload=small_gpt(global_batch=8)), [2, 2])))
 
 
 def test_every_reducer_is_tried() -> None:

@@ -136,7 +136,7 @@ def test_a_problem_has_a_plan_or_is_told_by_how_much_and_what_would_help(problem
     if advice.problem is not None:
         solved(advice.problem)
         return
-    assert re.search("tensor parallelism|weights divided|more device|larger devices", advice.text)
+    assert re.search("tensor parallelism|sharding of weights|more device|larger devices", advice.text)
     more = re.search(r"(\d+) more devices? like (\w+)", advice.text)
     if more:
         count, name = int(more[1]), more[2]

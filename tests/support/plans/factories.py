@@ -210,7 +210,7 @@ def chain_plan(
     )
 
 
-def divided(plan: Plan) -> Plan:
+def sharded(plan: Plan) -> Plan:
     """The plan with ZeRO stage 1."""
     constraints = plan.problem.constraints.replace(zero=1)
     return plan.replace(problem=plan.problem.replace(constraints=constraints))

@@ -3,6 +3,7 @@
 import json
 import multiprocessing as mp
 import os
+import shutil
 import sys
 import time
 from collections import defaultdict
@@ -13,6 +14,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from hetplanner.plan.files.checkpoints import checkpoint_folder
 from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
@@ -90,6 +92,16 @@ class Ranks:
 
     def logs(self) -> str:
         return "\n".join(f"{p.name}: {p.read_text()[-2000:]}" for p in sorted(self.run_dir.glob("log-*.txt")))
+
+
+def gone_on(before: Plan, after: Plan, folder: Path) -> tuple[list[float], list[float]]:
+    """Losses of steps 4 to 7 of a run, and of one under another plan that goes on from its checkpoint of step 4."""
+    config = TrainConfig(steps=8, seed=3, learning_rate=3e-3, checkpoint_every=4)
+    straight = train(before, config, folder / "straight").losses()
+    shutil.rmtree(checkpoint_folder(folder / "straight", 8))
+    rest = train(after, config.replace(resume=str(folder / "straight"), checkpoints_async=True), folder / "rest")
+    assert rest.lines(0, "resumed")[0]["step"] == 4
+    return straight[4:], rest.losses()
 
 
 def start_ranks(

@@ -78,7 +78,7 @@ def counted(case: Case, group: TensorGroup = ALONE, replicas: int = 1) -> int:
         for micro_batch in range(case.in_flight):
             runner.backward(micro_batch, None if model.is_last else torch.randn(sizes[1]))
         if replicas > 1:
-            optimizer.step_beside(1e-3)
+            optimizer.step_into_gradients(1e-3)
         else:
             optimizer.step(1e-3)
     return live.peak + sum(tensor.untyped_storage().nbytes() for tensor in given)
@@ -101,6 +101,6 @@ def planned(case: Case, degree: int = 1, replicas: int = 1) -> float:
     tables = CostTables(Problem(cluster=factories.small_cluster(4), workload=workload, constraints=zero))
     messages = tables.stage_bytes(first, end, 0, case.recompute) - tables.stage_state_bytes(first, end)
     whole = tables.stage_bytes(first, end, case.in_flight, case.recompute) - messages
-    whole -= tables.divided_bytes(first, end, replicas)
+    whole -= tables.sharded_bytes(first, end, replicas)
     each = repeated_bytes(workload, STATE_BYTES) if degree > 1 else 0.0
     return (whole - each) / degree + each

@@ -171,7 +171,9 @@ _AVERAGING = Group(
         ),
         _number(ProblemSettings, "fragments", "Fragments", "Pieces that are averaged one after the other."),
         Setting("reducers", "Reductions allowed", "many", "All give the same sums.", _options(REDUCER_NAMES)),
-        Setting("zero", "Divide optimizer states", "flag", "ZeRO stage 1: each replica keeps and steps a part."),
+        Setting(
+            "zero", "Shard optimizer states", "flag", "ZeRO stage 1: each replica has a shard, and steps its weights."
+        ),
     ),
 )
 _SEARCH = Group(
@@ -355,15 +357,15 @@ class SettingsForm(param.Parameterized):
             _TUNING.title: _tuning_note(plan),
             _DEVICES.title: _devices_note(plan),
             _COMPRESSION.title: ", ".join(codecs) or "none",
-            _AVERAGING.title: _averaging_note(plan.max_local_steps, divides=plan.zero),
+            _AVERAGING.title: _averaging_note(plan.max_local_steps, shards=plan.zero),
             _own_title(plan.planner): ", ".join(f"{k} {v}" for k, v in changed.items())
             or planner_type(plan.planner).summary,
         }
 
 
-def _averaging_note(steps: int, *, divides: bool) -> str:
+def _averaging_note(steps: int, *, shards: bool) -> str:
     agree = "every step" if steps == 1 else f"every step, or up to {steps} alone"
-    return f"{agree} · ZeRO 1" if divides else agree
+    return f"{agree} · ZeRO 1" if shards else agree
 
 
 def _own_title(planner: str) -> str:

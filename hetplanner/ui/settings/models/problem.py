@@ -87,7 +87,7 @@ class ProblemSettings(param.Parameterized):
     max_local_steps = param.Integer(default=1, bounds=(1, 100_000))
     fragments = param.Integer(default=1, bounds=(1, 1000))
     tensor = param.ListSelector(default=["1"], objects=list(map(str, DEGREES)), doc="Degrees of tensor parallelism.")
-    zero = param.Boolean(default=False, doc="Whether replicas divide the optimizer's states (ZeRO stage 1).")
+    zero = param.Boolean(default=False, doc="Whether replicas shard the optimizer's states (ZeRO stage 1).")
     settled = param.Event(doc="A whole problem has been taken over.")
 
     def __init__(self, session: Session, **params: Any) -> None:
