@@ -63,8 +63,8 @@ def counted(case: Case, group: TensorGroup = ALONE, replicas: int = 1) -> int:
     model = StageModel(workload, first, end, 0, None, group)
     runner = StageRunner(model, recompute=case.recompute)
     weights = model.weights if group.degree > 1 else None
-    ranges = cut_range(0, model.flat.numel(), replicas)[:1] if replicas > 1 else None
-    optimizer = StageOptimizer(workload, first, end, TrainConfig(), model.flat, model.flat_grad, weights, ranges=ranges)
+    shard = cut_range(0, model.flat.numel(), replicas)[:1] if replicas > 1 else None
+    optimizer = StageOptimizer(workload, first, end, TrainConfig(), model.flat, model.flat_grad, weights, shard=shard)
     given = [model.flat, model.flat_grad, model.frozen, *optimizer.states.values()]
     tokens = torch.randint(0, workload.transformer.vocab, (2, workload.micro_batch, workload.seq_len))
     sizes = [workload.boundary_elements[boundary] // group.degree for boundary in (first, end)]
