@@ -175,7 +175,7 @@ def test_a_captured_model_is_taken_planned_and_shown(app):
     app.plan.upload_model("resnet.json", content)
     assert errors(app) == []
     assert app.plan.uploaded_text == "residual: 1.0 M parameters, 143 ops, to plan with, not to train"
-    assert set(app.plan.fixed_settings) == {"layers", "seq_len", *MODEL_OPTIONS}
+    assert set(app.plan.fixed_settings) == {"layers", "seq_len", "bound_s", *MODEL_OPTIONS}
     problem = app.plan.problem()
     assert problem.workload == network
     app.plan.upload_model("resnet.json", content.replace(b'"b3.sum"', b'"elsewhere"', 1))
@@ -183,8 +183,8 @@ def test_a_captured_model_is_taken_planned_and_shown(app):
     assert "resnet.json: captured" in message
     app.plan.preset = "gpt2"
     app.plan.fine_tuning = "adapters"
-    frozen = ("boundary_factor", "boundary_every", "frozen_layers")
-    assert app.plan.fixed_settings == frozen, "they go with boundary layers, and with frozen ones"
+    frozen = ("boundary_factor", "boundary_every", "frozen_layers", "bound_s")
+    assert app.plan.fixed_settings == frozen, "with boundary layers, frozen ones, and DT-FM's objective"
 
 
 def test_what_is_trained_is_a_setting_that_a_plan_brings_back(app):
