@@ -19,8 +19,9 @@ from torch import Tensor
 from hetplanner.liveness.heartbeat import Heartbeat
 from hetplanner.plan.reducers.program import POSTED_REDUCTIONS
 from hetplanner.runtime.comm.emulation import LinkEmulator
+from hetplanner.runtime.comm.staging import Work
 from hetplanner.runtime.comm.traffic import Traffic
-from hetplanner.runtime.comm.wire import CPU, HostWire, Wire, Work
+from hetplanner.runtime.comm.wire import CPU, HostWire, Wire
 
 HEADER_BYTES = 16
 """A float64 stamp, padded so that what follows stays aligned for every dtype."""
@@ -65,7 +66,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """When the emulated link took a message and delivers it (without emulator: both the time of sending)."""
+    """When the emulated link takes a message and delivers it."""
 
     start_s: float
     arrival_s: float
@@ -173,7 +174,8 @@ class Transport:
         wait_s = time.monotonic() - asked_s
         self.traffic.count_taken(message.peer, ROLES[message.topic], message.num_bytes, wait_s, late_s)
         device = self._reduce_device if message.topic is Topic.REDUCE else self.device
-        return data[self._header :].to(device, non_blocking=True)
+        payload = data[self._header :]
+        return payload if payload.device == device else self.host_wire.to_device(payload, device)
 
     # -- sending ----------------------------------------------------------------------------------
 
@@ -186,16 +188,21 @@ class Transport:
         """The part of a message behind the header."""
         return message[self._header :]
 
-    def send(self, message: Tensor, peer: int, topic: Topic, index: int) -> Sent:
-        """Hands a message to the network and returns at once; the buffer is kept until it is delivered."""
+    def send(self, message: Tensor, peer: int, topic: Topic, index: int) -> Sent | None:
+        """Hands a message to the network and returns at once; the buffer is kept until it is delivered.
+
+        Returns:
+            What the emulator says of it; None without one.
+        """
+        sent = None
         if self.emulator:
-            start, arrival = self.emulator.book(self.rank, peer, message.numel() - self._header)
-            message[:8].view(torch.float64).fill_(arrival)
-        else:
-            start = arrival = time.monotonic()
+            if message.is_cuda:  # the link takes it when it has been computed
+                torch.cuda.current_stream(message.device).synchronize()
+            sent = Sent(*self.emulator.book(self.rank, peer, message.numel() - self._header))
+            message[:8].view(torch.float64).fill_(sent.arrival_s)
         self._sent[peer, topic, index] = self._wire(topic).send(message, peer, tag_of(topic, index))
         self.traffic.count_sent(peer, ROLES[topic], message.numel() - self._header)
-        return Sent(start, arrival)
+        return sent
 
     def release(self, delivered: Iterable[MessageKey]) -> None:
         """Forgets messages whose receiver has shown that it holds them."""

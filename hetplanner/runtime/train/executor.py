@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ from hetplanner.runtime.comm.delta import ChangingEnd, SampleMemory
 from hetplanner.runtime.comm.receive_order import TOPIC, message_index, proofs_of_delivery, receive_order, sent_messages
 from hetplanner.runtime.comm.reductions import Reductions
 from hetplanner.runtime.comm.transport import Expected, Topic, Transport
+from hetplanner.runtime.measure.device_clock import DeviceClock, Mark
 from hetplanner.runtime.measure.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.model.build import Batch
 from hetplanner.runtime.model.chunk import Chunk
@@ -122,6 +124,8 @@ class Executor:
         self.stats, self._step = StepStats(), 0
         self._in_flight = 0
         self._recording = True  # False in validation and in steps that leave no spans
+        self._clock = DeviceClock(transport.device)
+        self._late: list[tuple[Mark, Mark, Callable[[float, float], None]]] = []  # spans of a GPU, until the step ends
         self._num_micro_batches = plan.problem.workload.num_micro_batches
         # By topic, boundary and micro-batch: what has arrived or waits to be sent.
         self._tensors: dict[tuple[Topic, int, int], Tensor] = {}
@@ -202,6 +206,7 @@ class Executor:
         self.transport.end_step()
         if self.has_last_stage:
             self._take_loss()
+        self._tell_late_spans()
         stats.end_s = time.monotonic()
         return stats
 
@@ -287,16 +292,33 @@ class Executor:
             case Kind.STEP:
                 return self._end(action)
 
-    def _span(self, action: Action, start_s: float, end_s: float, num_bytes: int = 0) -> None:
+    def _span(self, action: Action, start: Mark, end: Mark, num_bytes: int = 0) -> None:
         if not self._recording or not self.group.is_leader:
             return
         depth = None
         if action.kind is Kind.FORWARD or action.kind is Kind.BACKWARD:
             depth = self._in_flight, self.transport.num_posted, self.transport.num_held
-        self.telemetry.span(
-            action.kind.value, self._step, action.micro_batch, start_s, end_s,
+        tell = partial(
+            self.telemetry.span, action.kind.value, self._step, action.micro_batch,
             num_bytes=num_bytes, peer=action.peer, stage=action.stage, role=action.role, depth=depth,
         )  # fmt: skip
+        if isinstance(start, float) and isinstance(end, float):
+            tell(start, end)
+        else:
+            self._late.append((start, end, tell))
+
+    def _tell_late_spans(self) -> None:
+        """Waits for a GPU, which is behind the calls, and tells what it did when."""
+        if not self._late:
+            return
+        seconds = self._clock.settled()
+        for start, end, tell in self._late:
+            tell(seconds(start), seconds(end))
+        self._late = []
+
+    def _mark(self) -> Mark:
+        """Where the device is now; where no span is told, nothing."""
+        return self._clock.mark() if self._recording else 0.0
 
     def _note_depth(self, change: int) -> None:
         """A micro-batch went forward (+1) or backward (-1) through a chunk."""
@@ -309,7 +331,7 @@ class Executor:
         source, target = (Topic.ACTIVATION, chunk.stage - 1, m), (Topic.ACTIVATION, chunk.stage, m)
 
         def act() -> None:
-            start = time.monotonic()
+            start = self._mark()
             batch = self.draw(chunk, m, training=training)
             x = None if chunk.model.is_first else self._tensors.pop(source)
             if training:
@@ -325,7 +347,7 @@ class Executor:
                 self._tensors[target] = y
             if training:
                 self._note_depth(+1)
-            self._span(action, start, time.monotonic())
+            self._span(action, start, self._mark())
 
         return act
 
@@ -345,13 +367,13 @@ class Executor:
         source, target = (Topic.GRADIENT, chunk.stage, m), (Topic.GRADIENT, chunk.stage - 1, m)
 
         def act() -> None:
-            start = time.monotonic()
+            start = self._mark()
             above = self.update.loss_factor if chunk.model.is_last else self._tensors.pop(source)
             gradient = chunk.runner.backward(m, above)
             if not chunk.model.is_first:  # an empty message where no weight in front is trained
                 self._tensors[target] = torch.empty(0) if gradient is None else gradient
             self._note_depth(-1)
-            self._span(action, start, time.monotonic())
+            self._span(action, start, self._mark())
 
         return act
 
@@ -370,9 +392,10 @@ class Executor:
                 used.encode(tensor, self.transport.payload(message))
             if training:
                 self._note_positions(codec, action)
+            ready = self._mark()
             sent = self.transport.send(message, peer, topic, index)
             self.stats.boundary_bytes += num_bytes
-            self._span(action, sent.start_s, sent.arrival_s, num_bytes)
+            self._span(action, *((sent.start_s, sent.arrival_s) if sent else (ready, ready)), num_bytes)
 
         return act
 
@@ -389,7 +412,7 @@ class Executor:
         )
 
         def act() -> None:
-            start = time.monotonic()
+            start = self._mark()
             data = self.transport.receive(message)
             self.transport.release(proven)
             used = self._codec_now(codec, action)
@@ -397,7 +420,7 @@ class Executor:
             if training:
                 self._note_positions(codec, action)
             self._tensors[key] = self.scattered(tensor, action)
-            self._span(action, start, time.monotonic(), message.num_bytes)
+            self._span(action, start, self._mark(), message.num_bytes)
 
         return act
 
@@ -485,20 +508,20 @@ class Executor:
         def act() -> None:
             if self.reductions.follows_step(action):
                 self._step_once()
-            start = time.monotonic()
+            start = self._mark()
             for whole in wholes:
                 whole.gather_gradients()
             if not self.group.is_leader:
                 return
             sent = self.reductions.perform(action.group)
             self.stats.reduce_bytes += sent
-            self._span(action, start, time.monotonic(), sent)
+            self._span(action, start, self._mark(), sent)
 
         return act
 
     def _end(self, action: Action) -> Callable[[], None]:
         def act() -> None:
-            start = time.monotonic()
+            start = self._mark()
             self._step_once()
             self._has_stepped = False
             if self.plan.zero:
@@ -509,7 +532,7 @@ class Executor:
             if self.reductions.local and fragment is not None:
                 with self.updating:
                     self.reductions.take(fragment)
-            self._span(action, start, time.monotonic())
+            self._span(action, start, self._mark())
 
         return act
 

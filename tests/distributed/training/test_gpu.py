@@ -30,6 +30,8 @@ pytestmark = [
 ]
 
 STEPS = 10
+SLACK_S = 1e-3
+"""By which a GPU's clock and the processor's may differ within a step."""
 
 
 def trained(plan: Plan, tmp_path: Path) -> Ranks:
@@ -97,6 +99,18 @@ def test_a_gpu_for_every_rank_speaks_nccl(shape: str, tmp_path: Path) -> None:
     shares, cuts = ([8], [5]) if shape == "2x1" else ([5, 3], [])
     plan = chain_plan(shares, cuts, cluster=small_cluster(2), workload=workload())
     assert messages(trained(plan, tmp_path)) == {"nccl"}
+
+
+def test_spans_are_when_the_gpu_computes_not_when_it_is_asked_to(tmp_path: Path) -> None:
+    ranks = trained(chain_plan([8], [], cluster=small_cluster(1), workload=workload()), tmp_path)
+    steps = {line["step"]: line for line in ranks.lines(0, "step")}
+    spans = ranks.lines(0, "span")
+    assert {span["kind"] for span in spans} == {"forward", "backward", "step"}
+    for span in spans:
+        step = steps[span["step"]]
+        assert step["start_s"] - SLACK_S < span["start_s"] <= span["end_s"] < step["end_s"] + SLACK_S
+    for one, two in pairwise(spans):
+        assert one["end_s"] < two["start_s"] + SLACK_S, "one stream does one after the other"
 
 
 @pytest.mark.parametrize("degrees", [[2, 2], [2, 1]])

@@ -2,14 +2,13 @@
 
 import queue
 import threading
-import time
 from contextlib import suppress
 
 import torch
 
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runtime.comm.transport import HEADER_BYTES, Sent
+from hetplanner.runtime.comm.transport import HEADER_BYTES
 from hetplanner.runtime.comm.wire import CPU
 from hetplanner.runtime.model.chunk import build_chunks
 from hetplanner.runtime.train.data import open_batches
@@ -49,7 +48,6 @@ class MailTransport:
         assert self.messages[self.rank, peer, topic, index].empty(), "two messages under one name"
         self.messages[self.rank, peer, topic, index].put(message.clone())
         self.sent_bytes += message.numel() - HEADER_BYTES
-        return Sent(time.monotonic(), time.monotonic())
 
     def receive(self, expected):
         with suppress(ValueError):
