@@ -22,9 +22,8 @@ from hetplanner.plan.placement import host_of_rank
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.runtime.comm.clocks import ClockOffset
 from hetplanner.runtime.comm.receive_order import sent_messages
-from hetplanner.runtime.comm.staging import Work
 from hetplanner.runtime.comm.transport import Topic, tag_of
-from hetplanner.runtime.comm.wire import HostWire
+from hetplanner.runtime.comm.wire import HostWire, Work
 from hetplanner.schedule.order import make_schedule
 
 PINGS = 15

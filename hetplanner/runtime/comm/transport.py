@@ -19,9 +19,8 @@ from torch import Tensor
 from hetplanner.liveness.heartbeat import Heartbeat
 from hetplanner.plan.reducers.program import POSTED_REDUCTIONS
 from hetplanner.runtime.comm.emulation import LinkEmulator
-from hetplanner.runtime.comm.staging import Work
 from hetplanner.runtime.comm.traffic import Traffic
-from hetplanner.runtime.comm.wire import CPU, HostWire, Wire
+from hetplanner.runtime.comm.wire import CPU, HostWire, Wire, Work
 
 HEADER_BYTES = 16
 """A float64 stamp, padded so that what follows stays aligned for every dtype."""
@@ -174,8 +173,7 @@ class Transport:
         wait_s = time.monotonic() - asked_s
         self.traffic.count_taken(message.peer, ROLES[message.topic], message.num_bytes, wait_s, late_s)
         device = self._reduce_device if message.topic is Topic.REDUCE else self.device
-        payload = data[self._header :]
-        return payload if payload.device == device else self.host_wire.to_device(payload, device)
+        return data[self._header :].to(device, non_blocking=True)
 
     # -- sending ----------------------------------------------------------------------------------
 

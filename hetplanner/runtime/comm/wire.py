@@ -9,20 +9,28 @@ and direction then never wait for those of another.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Event, Thread
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hetplanner.runtime.comm.staging import Deliveries, Staging, Work
-
 CPU = torch.device("cpu")
 NOTHING = torch.empty(0)
 
 LEAST_PART_BYTES = 2**14
 """Of a message that is spread over several connections; a shorter part costs more time than it saves."""
+
+
+class Work(Protocol):
+    """What is under way: the part of torch's `Work` that is used here."""
+
+    def wait(self) -> object:
+        """Until it is done. Raises RuntimeError: the other rank is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,43 @@ class Parts:
         """Until all of them are done."""
         for work in self.works:
             work.wait()
+
+
+class _Deliveries:
+    """A thread that waits for sends one after the other and lets go of their buffers.
+
+    gloo does not tell whether a send is complete except by waiting for it, which must never hold a rank up. Without
+    the thread the buffers of a reduction, as large as the weights, would be there until the end of the next step.
+    """
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[tuple[Work, Tensor, Event]] = SimpleQueue()
+        Thread(target=self._run, name="deliveries", daemon=True).start()
+
+    def add(self, work: Work, message: Tensor) -> "_Delivery":
+        """Keeps the message until it is delivered."""
+        delivered = Event()
+        self._queue.put((work, message, delivered))
+        return _Delivery(delivered)
+
+    def _run(self) -> None:
+        while True:
+            self._wait(*self._queue.get())
+
+    @staticmethod
+    def _wait(work: Work, message: Tensor, delivered: Event) -> None:
+        with suppress(RuntimeError):  # the peer is lost, which this rank learns when it waits for its messages
+            work.wait()
+        delivered.set()
+
+
+@dataclass(frozen=True, slots=True)
+class _Delivery:
+    delivered: Event
+
+    def wait(self) -> None:
+        """Until the message is delivered, or its receiver is lost."""
+        self.delivered.wait()
 
 
 class Wire(Protocol):
@@ -68,41 +113,35 @@ class HostWire:
     name = "gloo"
 
     def __init__(self, device: torch.device = CPU, connections: int = 1) -> None:
+        self._pinned = device.type == "cuda"
         # Each group of gloo has connections of its own.
         more = [dist.new_group(backend="gloo") for _ in range(connections - 1)]
         self._groups: tuple[dist.ProcessGroup | None, ...] = (None, *more)
-        self._deliveries = Deliveries()
-        self._staging = Staging(device, self._deliveries) if device.type == "cuda" else None
+        self._deliveries = _Deliveries()
 
     def _parts(self, data: Tensor) -> tuple[Tensor, ...]:
         """One for each connection that is used; both ends divide a message alike."""
         return data.tensor_split(max(1, min(len(self._groups), data.numel() // LEAST_PART_BYTES)))
 
     def _blank(self, num_bytes: int) -> Tensor:
-        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=self._staging is not None)
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=self._pinned)
 
     def send(self, message: Tensor, peer: int, tag: int) -> tuple[Work, Tensor]:
         """Begins to send, a GPU's message after it has been computed and copied."""
-
-        def begin(data: Tensor) -> Work:
-            parts = zip(self._parts(data), self._groups, strict=False)
-            return _together(dist.isend(part, peer, group=group, tag=tag) for part, group in parts)
-
-        if self._staging is not None and message.is_cuda:
-            return self._staging.send(message, begin), NOTHING
-        return self._deliveries.add(begin(message), message), NOTHING
+        if message.device.type == "cuda":
+            staged = self._blank(message.numel())
+            staged.copy_(message, non_blocking=True)
+            torch.cuda.current_stream(message.device).synchronize()
+            message = staged
+        parts = zip(self._parts(message), self._groups, strict=False)
+        work = _together(dist.isend(part, peer, group=group, tag=tag) for part, group in parts)
+        return self._deliveries.add(work, message), NOTHING
 
     def receive(self, num_bytes: int, peer: int, tag: int) -> tuple[Work, Tensor]:
         """Begins to receive into host memory."""
         data = self._blank(num_bytes)
         parts = zip(self._parts(data), self._groups, strict=False)
         return _together(dist.irecv(part, peer, group=group, tag=tag) for part, group in parts), data
-
-    def to_device(self, data: Tensor, device: torch.device) -> Tensor:
-        """Received bytes where they are read."""
-        if self._staging is None or device.type != "cuda":
-            return data.to(device)
-        return self._staging.to_device(data)
 
     def abort(self) -> None:
         """gloo notices a lost peer by itself."""

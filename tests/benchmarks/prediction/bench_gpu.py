@@ -1,4 +1,4 @@
-"""Steps and memory that profiles of a GPU predict, against real runs on it; and copies beside computing.
+"""Steps and memory that profiles of a GPU predict, against real runs on it.
 
     python tests/benchmarks/prediction/bench_gpu.py [--steps 12] [--only TEXT] [--profiles FOLDER] [--json FILE]
 
@@ -6,8 +6,6 @@ Models are profiled on the GPU (`hetplanner profile`). Then ranks train layouts 
 simulator's from the profile, and the plan's bytes; what is measured is the median step, and the most that torch had
 allocated (`torch.cuda.max_memory_allocated`). `rank_s` is what the run itself predicts before its first step. Ranks
 that share the GPU get equal parts of its time in the prediction.
-
-The last rows time a message's copy to host memory beside matrix products.
 """
 
 import argparse
@@ -17,13 +15,11 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
@@ -37,7 +33,6 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.profiles.files import save_profile
 from hetplanner.profiles.measuring import measured_profile
 from hetplanner.profiles.model import Profile
-from hetplanner.runtime.comm.staging import Deliveries, Staging
 from hetplanner.schema import checked
 from hetplanner.simulator.simulation import summarise_plan
 from hetplanner.workload.presets import preset
@@ -46,7 +41,6 @@ from tests.support.training.real_ranks import Ranks, train
 
 WINDOW_S = 0.3
 """Of a profile's layer at a micro-batch."""
-COPIED_BYTES, COPIES, PRODUCT = 2**26, 20, 8192
 
 
 @dataclass(frozen=True)
@@ -198,44 +192,6 @@ def tell(row: dict[str, Any]) -> None:
 TIMES = ("profile", "rank", "catalog")
 
 
-def copies() -> dict[str, float]:
-    """Seconds of products, of copies, and of both; overlap 1: the copies cost nothing beside the products."""
-    device = torch.device("cuda", 0)
-    staging = Staging(device, Deliveries())
-    a = torch.randn(PRODUCT, PRODUCT, device=device, dtype=torch.bfloat16)
-    message = torch.zeros(COPIED_BYTES, dtype=torch.uint8, device=device)
-
-    class Done:
-        def wait(self) -> None:
-            pass
-
-    def product() -> None:
-        torch.mm(a, a)
-
-    def copy() -> None:
-        staging.send(message, lambda _: Done())
-
-    def both() -> None:
-        product()
-        copy()
-
-    def seconds(work: Callable[[], object]) -> float:
-        began_s = time.perf_counter()
-        for _ in range(COPIES):
-            work()
-        torch.cuda.synchronize()
-        return (time.perf_counter() - began_s) / COPIES
-
-    for _ in range(2):
-        seconds(both)
-    found = {
-        name: min(seconds(work) for _ in range(3))
-        for name, work in (("product_s", product), ("copy_s", copy), ("both_s", both))
-    }
-    shorter = min(found["product_s"], found["copy_s"])
-    return found | {"overlap": (found["product_s"] + found["copy_s"] - found["both_s"]) / shorter}
-
-
 def main() -> None:
     """The benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -268,10 +224,6 @@ def main() -> None:
             tell(rows[-1])
             if given.json is not None:
                 given.json.write_text(json.dumps(rows))
-    found = copies()
-    print(" ".join(f"{name} {value:.6f}" for name, value in found.items()))
-    if given.json is not None:
-        given.json.write_text(json.dumps([*rows, found]))
 
 
 if __name__ == "__main__":
