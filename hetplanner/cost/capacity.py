@@ -86,18 +86,29 @@ class Capacity:
         Args:
             in_flight: micro-batches held at once, at least 1.
             replicas: that reduce the stage's gradients.
-            recompute: whether only stages' inputs are kept.
+            recompute: whether only inputs are kept, of stages or of layers.
             sharded: bytes per trained weight that are elsewhere; at least the states that ZeRO shards.
         """
-        held_KK, each_KK = self._memory[recompute]
-        total_KK = held_KK + in_flight * each_KK
+        first_KK, total_KK = (self._held_KK(n, recompute=recompute) for n in (1, in_flight))
         if replicas > 1:
             part_KK = self._trained_KK * (GRADIENT_ELEMENT_BYTES / replicas)
-            reducing_KK = np.maximum(held_KK + each_KK, self._always_KK + part_KK)
+            reducing_KK = np.maximum(first_KK, self._always_KK + part_KK)
             total_KK = np.maximum(total_KK, awaited_messages(replicas) * part_KK + reducing_KK)
         sharded = max(sharded, self.tables.sharded_bytes_per_trained * (1.0 - 1.0 / replicas))
         total_KK = total_KK - self._trained_KK * sharded
         return np.where(np.triu(np.ones(total_KK.shape, dtype=bool), 1), total_KK, np.inf)
+
+    def _held_KK(self, in_flight: int, *, recompute: bool) -> FloatArray:
+        held_KK, each_KK = self._memory[recompute]
+        whole_KK = held_KK + in_flight * each_KK
+        if not recompute:
+            return whole_KK
+        held_KK, each_KK, below_KK = self._layers
+        return np.where(in_flight < below_KK, held_KK + in_flight * each_KK, whole_KK)
+
+    @cached_property
+    def _layers(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        return self.tables.layers_between(self.edges_K)
 
     @cached_property
     def _memory(self) -> tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:

@@ -74,14 +74,15 @@ def _stage_parts(plan: Plan, s: int, held: int, tables: CostTables) -> MemoryPar
     always = tables.stage_bytes(first, end, 0, recompute) - elsewhere
     optimizer -= elsewhere
     kept = tables.kept_bytes(first, end, held, recompute)
-    steady = always + kept + tables.working_bytes(first, end) * (held > 0)
+    by_layer = tables.is_by_layer(first, end, held, recompute)
+    steady = always + kept + tables.working_bytes(first, end, by_layer=by_layer) * (held > 0)
     if replicas > 1 and held > 0:
         part = GRADIENT_ELEMENT_BYTES * trained / replicas
-        last = tables.stage_bytes(first, end, 1, recompute) - elsewhere
+        last = tables.stage_bytes(first, end, 1, recompute, held) - elsewhere
         reducing = awaited_messages(replicas) * part + max(last, always + part)
         if reducing > steady:
             # A reduction begins in the backward of the last micro-batch, or goes on after it.
-            kept = tables.kept_bytes(first, end, 1, recompute) if last >= always + part else 0.0
+            kept = tables.kept_bytes(first, end, 1, recompute, held) if last >= always + part else 0.0
             steady = reducing
     return MemoryParts(
         parameters=parameters,

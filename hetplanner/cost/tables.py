@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from math import ceil
 from typing import Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from hetplanner.cost.compute.devices import DeviceTable
 from hetplanner.cost.compute.profiled import ProfiledKinds
+from hetplanner.cost.compute.recomputation import Recomputation
 from hetplanner.cost.compute.tensor import exchange_seconds, grouped_devices
 from hetplanner.cost.cuts import choose_cuts
 from hetplanner.plan.problem import Problem
@@ -222,10 +224,17 @@ class CostTables:
             largest_o = np.minimum(largest_o, SLICE_ELEMENTS)
         return 2.0 * FLOAT_BYTES * largest_o
 
-    def working_bytes(self, first: int, end: int) -> float:
-        """Bytes of a stage that a backward or the update needs at most beyond what one micro-batch keeps."""
+    def working_bytes(self, first: int, end: int, *, by_layer: bool = False) -> float:
+        """Bytes of a stage that a backward or the update needs at most beyond what one micro-batch keeps.
+
+        `by_layer`: beyond what is kept of the largest of its layers, which are recomputed one by one.
+        """
         if not self.has_backward(end):
             return 0.0
+        if by_layer:
+            largest = self.recomputation.largest(first, end, self.activation_bytes_O)
+            backward = self.recomputation.largest(first, end, self.activation_bytes_O, self._peak_o)
+            return max(0.0, backward - largest, float(self._update_o[first:end].max()) - largest)
         kept = float(self.activation_bytes_O[end] - self.activation_bytes_O[first])
         backward = float(self._peak_o[first:end].max() - self.activation_bytes_O[first])
         return max(0.0, backward - kept, float(self._update_o[first:end].max()) - kept)
@@ -243,9 +252,9 @@ class CostTables:
         return np.maximum(np.triu(working_KK, 1), 0.0)
 
     @cached_property
-    def _input_bytes_O(self) -> FloatArray:
-        """Bytes that a stage which begins there keeps of one micro-batch's input, in float32."""
-        return np.array(self.problem.workload.boundary_elements, dtype=np.float64) * FLOAT_BYTES
+    def recomputation(self) -> Recomputation:
+        """What is kept of stages that recompute."""
+        return Recomputation(self.problem.workload)
 
     def always_between(self, edges_K: IntArray) -> FloatArray:
         """Bytes of state and message buffers of stages between all pairs of op boundaries: with nothing in flight."""
@@ -264,7 +273,43 @@ class CostTables:
         if not recompute:
             return held_KK, kept_KK + self.relayed_between(edges_K)
         has_backward_K = edges_K > self.problem.workload.graph.first_trained
-        return held_KK + kept_KK, self._input_bytes_O[edges_K][:, None] * has_backward_K
+        return held_KK + kept_KK, self.recomputation.input_bytes_O[edges_K][:, None] * has_backward_K
+
+    def layers_between(self, edges_K: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The same of stages that recompute by layers.
+
+        Returns:
+            held_KK, each_KK; and below_KK: with fewer micro-batches in flight than this a stage does so.
+        """
+        recomputation, kept_O = self.recomputation, self.activation_bytes_O
+        has_backward_K = edges_K > self.problem.workload.graph.first_trained
+        update_K = np.maximum.reduceat(self._update_o, edges_K[:-1])
+        once_KK = recomputation.largest_between(edges_K, kept_O, self._peak_o)
+        for first in range(len(update_K)):
+            row = once_KK[first, first + 1 :]
+            np.maximum(row, np.maximum.accumulate(update_K[first:]), out=row)
+        once_KK[:, ~has_backward_K] = 0.0
+        below_KK = recomputation.below_between(edges_K) * has_backward_K
+        return self.always_between(edges_K) + once_KK, recomputation.inputs_between(edges_K) * has_backward_K, below_KK
+
+    def is_by_layer(self, first: int, end: int, in_flight: int, recompute: bool) -> bool:
+        """Whether a stage recomputes, layer by layer."""
+        return recompute and self.has_backward(end) and self.recomputation.is_by_layer(first, end, in_flight)
+
+    def depth_within(self, first: int, end: int, memory_bytes: float, recompute: bool) -> float:
+        """Micro-batches of a stage that so much memory can hold, whole or infinite; 0 if not even one."""
+        if self.stage_bytes(first, end, 1, recompute) > memory_bytes:
+            return 0.0
+        below = self.recomputation.below(first, end) if self.is_by_layer(first, end, 1, recompute) else 0.0
+
+        def held(deepest: int) -> float:
+            one, two = (self.stage_bytes(first, end, n, recompute, deepest) for n in (1, 2))
+            if one > memory_bytes:
+                return 0.0
+            return float(np.floor(1.0 + (memory_bytes - one) / (two - one))) if two > one else np.inf
+
+        whole = held(max(1, ceil(below)))
+        return whole if whole >= below else min(held(1), ceil(below) - 1.0)
 
     @property
     def sharded_bytes_per_trained(self) -> float:
@@ -299,7 +344,7 @@ class CostTables:
         if replicas < 2 or in_flight == 0:
             return steady
         part = GRADIENT_ELEMENT_BYTES * self.stage_trained(first, end) / replicas
-        last = self.stage_bytes(first, end, 1, recompute) - elsewhere
+        last = self.stage_bytes(first, end, 1, recompute, in_flight) - elsewhere
         always = self.stage_bytes(first, end, 0, recompute) - elsewhere
         return max(steady, awaited_messages(replicas) * part + max(last, always + part))
 
@@ -379,39 +424,47 @@ class CostTables:
         groups = self.problem.workload.graph.tied_groups.values()
         return [pair for members in groups for pair in pairwise(members)]
 
-    def stage_bytes(self, first: int, end: int, in_flight: int, recompute: bool) -> float:
+    def stage_bytes(self, first: int, end: int, in_flight: int, recompute: bool, deepest: int | None = None) -> float:
         """Peak bytes on a device of a stage: weights, gradients, optimizer, activations, message buffers.
 
             state + in_flight x (activations + relayed) + working + 2 x (input + output)
             state + activations + in_flight x input + working + 2 x (input + output)      with recomputation
+            state + largest layer + in_flight x layers' inputs + working + 2 x (input + output)      by layers
 
         State: of a trained weight 8 bytes for itself and its gradient, both float32, and what the optimizer keeps: 8
         for AdamW, less for others, see :mod:`hetplanner.workload.optimizers`. A frozen weight has 4. In bfloat16 and
         float16 weights of matrix products have a copy of 2 bytes, which all micro-batches share.
         A stage in front of the first trained weight keeps nothing for a backward.
 
-        With recomputation only the stage's input is kept per micro-batch, and one micro-batch's activations live
-        while its backward runs. Working: in the backward of some op what there is beside the activations of the ops in
-        front of it; the greatest of all ops counts. Buffers: one message in and one out, for activations and for
-        gradients. With `in_flight` 0 it is state and buffers. The limit is the device's memory less its reserve.
+        With recomputation only the stage's input is kept per micro-batch, or the input of each layer, and one
+        micro-batch's or layer's activations live while its backward runs. That choice is made for `deepest`
+        micro-batches in flight, if not for `in_flight`. Working: in the backward of some op what there is beside the
+        activations of the ops in front of it; the greatest of all ops counts. Buffers: one message in and one out, for
+        activations and for gradients. With `in_flight` 0 it is state and buffers. The limit is the device's memory less
+        its reserve.
 
         Source: 16 bytes a parameter as in Rajbhandari et al. 2020 (ZeRO, arXiv 1910.02054, section 3.1);
-        recomputation as in Chen et al. 2016 (arXiv 1604.06174) with one segment per stage; the rest is what
+        recomputation by :class:`hetplanner.cost.compute.recomputation.Recomputation`; the rest is what
         :mod:`hetplanner.runtime` holds, which tests count.
         """
         inputs, outputs = float(self.boundary_bytes_O[first]), float(self.boundary_bytes_O[end])
         always = self.stage_state_bytes(first, end) + 2.0 * (inputs + outputs)
         if in_flight == 0:
             return always
-        return always + self.kept_bytes(first, end, in_flight, recompute) + self.working_bytes(first, end)
+        by_layer = self.is_by_layer(first, end, deepest or in_flight, recompute)
+        kept = self.kept_bytes(first, end, in_flight, recompute, deepest)
+        return always + kept + self.working_bytes(first, end, by_layer=by_layer)
 
-    def kept_bytes(self, first: int, end: int, in_flight: int, recompute: bool) -> float:
+    def kept_bytes(self, first: int, end: int, in_flight: int, recompute: bool, deepest: int | None = None) -> float:
         """Of :meth:`stage_bytes` what micro-batches in flight keep for their backward."""
         if in_flight == 0:
             return 0.0
+        if self.is_by_layer(first, end, deepest or in_flight, recompute):
+            largest = self.recomputation.largest(first, end, self.activation_bytes_O)
+            return largest + self.recomputation.inputs(first, end) * in_flight
         kept = float(self.activation_bytes_O[end] - self.activation_bytes_O[first])
         relayed = sum(size for used, next_use, size in self._waits if used < first and end <= next_use)
-        redone = float(self._input_bytes_O[first]) if self.has_backward(end) else 0.0
+        redone = float(self.recomputation.input_bytes_O[first]) if self.has_backward(end) else 0.0
         return kept + redone * in_flight if recompute else (kept + relayed) * in_flight
 
     @cached_property

@@ -160,11 +160,6 @@ def _check_groups_runnable(plan: "Plan") -> None:
             "groups: replicas that are groups of devices add up gradients in every step, and the plan has"
             f" {plan.local_steps} local steps; plan without --max-local-steps, or without --tensor"
         )
-    if plan.zero:
-        raise InvalidInput(
-            "groups: each device of a group has its part of the optimizer's states already, and replicas that are"
-            " groups do not shard them further; plan without --zero 1, or without --tensor"
-        )
 
 
 def check_trainable(workload: Workload) -> None:

@@ -78,12 +78,8 @@ def greatest_depth(
 ) -> int:
     """Micro-batches of a stage of so many replicas that so much memory can hold at once; 0 if not even one."""
     memory_bytes += model.tables.sharded_bytes(first_op, end_op, replicas)
-    one, two = (model.tables.stage_bytes(first_op, end_op, n, recompute) for n in (1, 2))
-    if one > memory_bytes:
-        return 0
     most = model.tables.problem.workload.num_micro_batches
-    each = two - one
-    return most if each <= 0 else min(most, 1 + int((memory_bytes - one) / each))
+    return int(min(most, model.tables.depth_within(first_op, end_op, memory_bytes, recompute)))
 
 
 def deepest_layout(

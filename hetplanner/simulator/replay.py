@@ -299,14 +299,16 @@ def _memory(plan: Plan, model: CostModel, spans: SpanTable, step_s: float) -> Ar
     """Greatest bytes in use in every part of the step; never above :func:`hetplanner.cost.check.peak_bytes`.
 
     Weights, optimizer and buffers are there all the time; what a micro-batch keeps, from the beginning of its forward
-    to the end of its backward; with recomputation that is its stage's input, and all else only during its backward.
+    to the end of its backward; with recomputation that is the input of its stage or of each layer, and all else only
+    during its backward.
     What a backward works with is there during it.
     """
     tables = model.tables
     each_C, once_C = np.zeros((2, len(plan.chunks)))
     for c, (_, s) in enumerate(plan.chunks):
         stage = plan.stages[s]
-        held = [tables.stage_bytes(stage.first_op, stage.end_op, n, stage.recompute) for n in (0, 1, 2)]
+        span, deepest = (stage.first_op, stage.end_op), plan.held_S[s]
+        held = [tables.stage_bytes(*span, n, stage.recompute, deepest) for n in (0, 1, 2)]
         each_C[c] = held[2] - held[1]
         once_C[c] = held[1] - held[0] - each_C[c]
     rank_C = np.array([rank for rank, _ in plan.chunks])

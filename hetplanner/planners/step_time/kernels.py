@@ -51,7 +51,10 @@ def depth_of(problem: StepProblem, place_N: Array, begin: int, stop: int, first:
     replicas = stop - begin
     elsewhere = problem.sharded_bytes * problem.trained_KK[first, end] * (1.0 - 1.0 / replicas)
     held, each = problem.held_KK[first, end] - elsewhere, problem.each_KK[first, end]
-    needed = held + each
+    # Stages that recompute do so by layers where fewer micro-batches than this are in flight.
+    below = problem.layers_below_KK[first, end]
+    layers_held, layers_each = problem.layers_held_KK[first, end] - elsewhere, problem.layers_each_KK[first, end]
+    needed = layers_held + layers_each if below > 1.0 else held + each
     if replicas > 1:
         part = ELEMENT_BYTES * problem.trained_KK[first, end] / replicas
         awaited = min(POSTED_REDUCTIONS, 2 * (replicas - 1))
@@ -60,15 +63,24 @@ def depth_of(problem: StepProblem, place_N: Array, begin: int, stop: int, first:
     missing = 0.0
     for i in range(begin, stop):
         memory = problem.memory_D[place_N[i]]
-        room = memory - held
         lacking = needed - memory
         if lacking > 0:
             missing += min(lacking / max(memory, 1.0), 10.0)
-        least = min(least, room)
+        least = min(least, memory)
     if missing > 0:
         return 1, missing
-    depth = 1 << 30 if each <= 0 else int(least / each)
+    depth = held_at_once(least - held, each)
+    if depth < below:
+        depth = min(held_at_once(least - layers_held, layers_each), int(np.ceil(below)) - 1)
     return max(depth, 1), missing
+
+
+@kernel(forceinline=True, allocates=False)
+def held_at_once(room: float, each: float) -> int:
+    """Micro-batches for which there is room."""
+    if room < each:
+        return 0
+    return 1 << 30 if each <= 0 else int(room / each)
 
 
 @kernel(forceinline=True, allocates=False)

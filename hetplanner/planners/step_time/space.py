@@ -49,6 +49,9 @@ class StepProblem(NamedTuple):
     trained_KK: Array
     held_KK: Array
     each_KK: Array
+    layers_held_KK: Array
+    layers_each_KK: Array
+    layers_below_KK: Array
     always_KK: Array
     reduced_KK: Array
     tied_GM: Array
@@ -288,6 +291,7 @@ class StepSpaces:
         share, _ = best_reduction(tables.problem)
         forward = np.ascontiguousarray(tables.forward_s_CO[:, cuts])
         held_KK, each_KK = tables.memory_between(cuts, recompute=recompute)
+        layers_held_KK, layers_each_KK, layers_below_KK = tables.layers_between(cuts)
         tied_GM, tied_bytes_G = _tied_weights(self.model, cuts)
         packed = StepProblem(
             forward_CK=forward,
@@ -297,6 +301,9 @@ class StepSpaces:
             trained_KK=tables.trained_between(cuts),
             held_KK=held_KK,
             each_KK=each_KK,
+            layers_held_KK=layers_held_KK,
+            layers_each_KK=layers_each_KK,
+            layers_below_KK=layers_below_KK if recompute else np.zeros_like(layers_below_KK),
             always_KK=tables.always_between(cuts),
             reduced_KK=tables.own_trained_between(cuts) * GRADIENT_ELEMENT_BYTES * share,
             tied_GM=tied_GM,

@@ -254,6 +254,9 @@ class _Rehearsal:
         if self.executor.group.is_leader:
             for reducer in self.executor.reductions.reducers.values():
                 reducer.rehearse()
+        for whole in self.executor.wholes if self.executor.plan.zero else ():  # weights go the same ways
+            whole.finish_gradients(are_stepped=True)
+            whole.gather_gradients(are_stepped=True)
 
     def end(self) -> None:
         for whole in self.executor.wholes:

@@ -52,6 +52,10 @@ class Batch(NamedTuple):
         return Batch(*moved)  # type: ignore[arg-type]
 
 
+Segments = Sequence[tuple[int, int]]
+"""First and end op of each."""
+
+
 class StageOps(Protocol):
     """The ops of one stage, wherever they come from, without storage for their weights.
 
@@ -74,8 +78,9 @@ class StageOps(Protocol):
         """Writes initial values: a function of (seed, name), so the same in every stage that holds the weight."""
 
     def compute(
-        self, inputs: list[Tensor], batch: Batch | None, key: RngKey | None, *, again: bool = False
-    ) -> list[Tensor]:
+        self, inputs: list[Tensor], batch: Batch | None, key: RngKey | None, *, again: bool = False,
+        segments: Segments = (),
+    ) -> list[Tensor]:  # fmt: skip
         """The crossing tensors behind the stage, or the loss sum, from those in front of it.
 
         Behind the loss sum stands in evaluation how many targets the model gives the greatest score, if it tells.
@@ -85,6 +90,7 @@ class StageOps(Protocol):
             batch: given where the stage `reads` of it; what it does not read is empty.
             key: what random calls draw from; None evaluates.
             again: the same micro-batch a second time (recompute): `running` is left alone.
+            segments: of its ops, each computed again in its backward; none: what calls keep stays.
         """
 
 
@@ -264,8 +270,9 @@ class StageModel:
         return bool(self.reads)
 
     def forward(
-        self, x_N: Tensor | None, batch: Batch | None, key: RngKey | None = None, *, again: bool = False
-    ) -> Tensor:
+        self, x_N: Tensor | None, batch: Batch | None, key: RngKey | None = None, *, again: bool = False,
+        segments: Segments = (),
+    ) -> Tensor:  # fmt: skip
         """The next boundary's flat tensor (float32, 1-D), or the loss sum on the last stage.
 
         Args:
@@ -273,9 +280,10 @@ class StageModel:
             batch: inputs and labels, where the stage `needs_batch`.
             key: what random calls draw from; None evaluates (no dropout, running statistics).
             again: the same micro-batch a second time (recompute): running statistics do not move.
+            segments: first and end ops of those that are computed again one by one; a captured model has none.
         """
         inputs = [] if x_N is None else self._unpacked(x_N)
-        outputs = self.stage_ops.compute(inputs, batch, key, again=again)
+        outputs = self.stage_ops.compute(inputs, batch, key, again=again, segments=segments)
         if self.is_last:
             return outputs[0]
         if len(outputs) == 1:

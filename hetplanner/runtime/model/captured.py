@@ -264,7 +264,13 @@ class ProgramStage:
     # -- computing --------------------------------------------------------------------------------
 
     def compute(
-        self, inputs: list[Tensor], batch: Sequence[Tensor | None] | None, key: RngKey | None, *, again: bool = False
+        self,
+        inputs: list[Tensor],
+        batch: Sequence[Tensor | None] | None,
+        key: RngKey | None,
+        *,
+        again: bool = False,
+        segments: Sequence[tuple[int, int]] = (),
     ) -> list[Tensor]:
         """Performs the calls."""
         env = self._env(inputs, batch)

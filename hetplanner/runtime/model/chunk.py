@@ -14,6 +14,7 @@ from hetplanner.runtime.comm.wire import CPU
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.model.stage import StageRunner
 from hetplanner.runtime.tensor_parallel.group import ALONE, TensorGroup
+from hetplanner.runtime.tensor_parallel.shards import own_ranges
 from hetplanner.runtime.train.optimizers import StageOptimizer
 from hetplanner.runtime.train.zero import shard_ranges
 from hetplanner.workload.model import OpGraph
@@ -41,13 +42,15 @@ class Chunk:
         stage, workload = plan.stages[place[0]], plan.problem.workload
         model = StageModel(workload, stage.first_op, stage.end_op, config.seed, device, group)
         weights = model.weights if group.degree > 1 else None
+        shard = shard_ranges(plan, plan.rank_at(*place), place[0]) if plan.zero else None
+        if shard is not None and group.degree > 1:
+            shard = tuple((first, end) for _, _, first, end in own_ranges(model.shards, shard))
         return Chunk(
             *place,
             model,
-            StageRunner(model, recompute=stage.recompute or workload.recompute),
+            StageRunner(model, recompute=stage.recompute or workload.recompute, in_flight=plan.held_S[place[0]]),
             StageOptimizer(
-                workload, stage.first_op, stage.end_op, config, model.flat, model.flat_grad, weights,
-                shard=shard_ranges(plan, plan.rank_at(*place), place[0]) if plan.zero else None,
+                workload, stage.first_op, stage.end_op, config, model.flat, model.flat_grad, weights, shard=shard
             ),
         )  # fmt: skip
 
@@ -69,6 +72,14 @@ class Chunk:
             return [model.flat_grad[weight.first : weight.end] for weight in counted]
         owned = [self.tied_gradient(name) for name in model.tied if name in own_names]
         return [model.flat_grad[: model.own_end], *owned]
+
+    def counted_within(self, first: int, end: int) -> list[Tensor]:
+        """Gradients of a range of a single device's buffer; of a group each member has its part, see above."""
+        model = self.model
+        if model.group.degree == 1:
+            return [model.flat_grad[first:end]]
+        shards = [shard for shard in model.shards if model.group.is_leader or not shard.is_repeated]
+        return [model.flat_grad[begin:stop] for _, _, begin, stop in own_ranges(shards, [(first, end)])]
 
 
 def build_chunks(

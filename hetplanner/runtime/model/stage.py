@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from hetplanner.cost.compute.recomputation import Recomputation
 from hetplanner.runtime.model.build import Batch, StageModel
 from hetplanner.runtime.model.precision import autocast, set_matrix_products
 from hetplanner.runtime.rng import RngKey
@@ -13,7 +14,7 @@ from hetplanner.runtime.rng import RngKey
 
 @dataclass(slots=True)
 class _Live:
-    """What backward needs of one micro-batch; with recompute the output is computed again."""
+    """What backward needs of one micro-batch; with recompute of a whole stage the output is computed again."""
 
     inputs: Tensor | None
     batch: Batch | None
@@ -27,11 +28,17 @@ class StageRunner:
 
     Args:
         model: the stage.
-        recompute: keep only the stage's input and compute the rest again in backward.
+        recompute: keep only inputs and compute the rest again in backward.
+        in_flight: micro-batches held at once; with few of them the inputs are those of layers, see
+            :class:`hetplanner.cost.compute.recomputation.Recomputation`.
     """
 
-    def __init__(self, model: StageModel, *, recompute: bool = False) -> None:
-        self.model, self.recompute = model, recompute
+    def __init__(self, model: StageModel, *, recompute: bool = False, in_flight: int = 1) -> None:
+        self.model = model
+        again = Recomputation(model.workload) if recompute else None
+        segments = again.segments(model.first_op, model.end_op, in_flight) if again else ()
+        self._keeps_input = len(segments) == 1
+        self._layers: tuple[tuple[int, int], ...] = segments if len(segments) > 1 else ()
         self._dtype, self._device_type = model.workload.dtype, model.device.type
         set_matrix_products(self._dtype)
         self._live: dict[int, _Live] = {}
@@ -47,9 +54,9 @@ class StageRunner:
         """
         if x is not None and self.model.trains_in_front:
             x.requires_grad_(True)
-        keeps = self.model.goes_backward and not self.recompute
+        keeps = self.model.goes_backward and not self._keeps_input
         with torch.set_grad_enabled(keeps), autocast(self._dtype, self._device_type):
-            output = self.model.forward(x, batch, key)
+            output = self.model.forward(x, batch, key, segments=self._layers)
         self._live[micro_batch] = _Live(x, batch, key, get_gradient_edge(output) if keeps else None)
         return output.detach()
 

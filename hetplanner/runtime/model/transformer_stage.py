@@ -1,6 +1,7 @@
 """The ops of a transformer's stage, each one of our modules."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -46,13 +47,31 @@ class TransformerStage:
         fill_transformer_weight(values, weight.name, self.config, seed)
 
     def compute(
-        self, inputs: list[Tensor], batch: Sequence[Tensor | None] | None, key: RngKey | None, *, again: bool = False
-    ) -> list[Tensor]:
+        self, inputs: list[Tensor], batch: Sequence[Tensor | None] | None, key: RngKey | None, *, again: bool = False,
+        segments: Sequence[tuple[int, int]] = (),
+    ) -> list[Tensor]:  # fmt: skip
         """Runs the modules one after the other."""
         tokens, labels, documents = (*(batch or ()), None, None, None)[:3]
         x = inputs[0] if inputs else tokens
         mask = None if documents is None else DocumentMask.of(documents)
-        for module in self.modules:
+        if not segments:
+            return self._run(self.modules, x, labels, mask, key)
+        from torch.utils.checkpoint import checkpoint  # of the few stages that need it
+
+        out: list[Tensor] = []
+        for first, end in segments:
+            modules = self.modules[first - self.first_op : end - self.first_op]
+            run = partial(self._run, modules, labels=labels, mask=mask, key=key)
+            # What is random depends on the key alone.
+            out = checkpoint(run, out[0] if out else x, use_reentrant=False, preserve_rng_state=False)
+        return out
+
+    @staticmethod
+    def _run(
+        modules: Sequence[OpModule], x: Tensor | None, labels: Tensor | None, mask: DocumentMask | None,
+        key: RngKey | None,
+    ) -> list[Tensor]:  # fmt: skip
+        for module in modules:
             if isinstance(module, Loss):
                 assert x is not None
                 assert labels is not None

@@ -28,6 +28,37 @@ BY_HEADS = {"attention": ("qkv.weight", "qkv.bias")}
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """Rows of a member's buffer, one behind the other, and where they are in a single device's.
+
+    Attributes:
+        own, whole: first element in either buffer.
+        rows, width: how many rows of how many elements.
+        stride: elements from one row to the next in the single device's buffer.
+    """
+
+    own: int
+    whole: int
+    rows: int
+    width: int
+    stride: int
+
+    def range_of(self, first: int, end: int) -> tuple[int, int]:
+        """Own elements among `first` to `end` of the single device's buffer: first and end."""
+        return self.own + self._before(first), self.own + self._before(end)
+
+    def _before(self, place: int) -> int:
+        """Own elements in front of a place in the single device's buffer."""
+        row, column = divmod(max(0, place - self.whole), self.stride)
+        return min(row * self.width + min(column, self.width), self.rows * self.width)
+
+    def places_of(self, first: int, end: int) -> Tensor:
+        """Where own elements `first` to `end` are in the single device's buffer: [end - first]."""
+        number = torch.arange(first - self.own, end - self.own)
+        return self.whole + number // self.width * self.stride + number % self.width
+
+
+@dataclass(frozen=True, slots=True)
 class Shard:
     """A member's part of a weight.
 
@@ -58,6 +89,19 @@ class Shard:
                 torch.cat([values.narrow(self.axis, first, end - first) for first, end in self.ranges], self.axis)
             )
 
+    def blocks(self) -> Iterator[Block]:
+        """The part, in the member's order."""
+        if self.is_repeated:
+            size = prod(self.whole.shape)
+            yield Block(self.own.first, self.whole.first, 1, size, size)
+            return
+        outer, stride = prod(self.whole.shape[: self.axis]), prod(self.whole.shape[self.axis :])
+        inner, own = stride // self.whole.shape[self.axis], self.own.first
+        for first, end in self.ranges:
+            width = (end - first) * inner
+            yield Block(own, self.whole.first + first * inner, outer, width, stride)
+            own += outer * width
+
     def pieces(self, whole: Tensor, own: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Views of the same numbers in both flat buffers, the whole's first."""
         full = whole[self.whole.first : self.whole.end].view(self.whole.shape)
@@ -70,6 +114,21 @@ class Shard:
             size = end - first
             yield full.narrow(self.axis, first, size), part.narrow(self.axis, place, size)
             place += size
+
+
+def own_ranges(shards: Sequence[Shard], ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[Shard, Block, int, int]]:
+    """What a member has of ranges of a single device's buffer: shard, block, first and end own element; ascending.
+
+    Args:
+        shards: the member's, of one stage.
+        ranges: ascending.
+    """
+    for shard in shards:
+        for block in shard.blocks():
+            for first, end in ranges:
+                begin, stop = block.range_of(first, end)
+                if stop > begin:
+                    yield shard, block, begin, stop
 
 
 def make_shards(

@@ -113,7 +113,7 @@ class Executor:
         group: TensorGroup = ALONE,
     ) -> None:
         self.plan, self.rank, self.config, self.chunks = plan, rank, config, chunks
-        self.group, self.wholes = group, whole_stages(chunks, config, group)
+        self.group, self.wholes = group, whole_stages(plan, chunks, config, group)
         self.whole_chunks = tuple(whole.chunk for whole in self.wholes) or chunks
         self.transport, self.batches, self.telemetry = transport, batches, telemetry
         self.held_out: Batches | None = None
@@ -506,11 +506,12 @@ class Executor:
         wholes = [whole for whole in self.wholes if whole.own.stage in stages]
 
         def act() -> None:
-            if self.reductions.follows_step(action):
+            is_behind = self.reductions.follows_step(action)
+            if is_behind:
                 self._step_once()
             start = self._mark()
             for whole in wholes:
-                whole.gather_gradients()
+                whole.gather_gradients(are_stepped=is_behind)
             if not self.group.is_leader:
                 return
             sent = self.reductions.perform(action.group)
@@ -525,6 +526,9 @@ class Executor:
             self._step_once()
             self._has_stepped = False
             if self.plan.zero:
+                with self._awaiting_leader():
+                    for whole in self.wholes:
+                        whole.finish_gradients(are_stepped=True)
                 with self.updating:
                     self.update.finish()
                     self.completed_steps = self._step + 1

@@ -15,9 +15,10 @@ from hetplanner.plan.parts import Place, parts_of, portions_of
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.train import TrainConfig, exchanges_norms
 from hetplanner.runtime.comm.transport import Expected, Topic, Transport
-from hetplanner.runtime.model.chunk import Chunk, added_up, gradients_of, tied_gradients
+from hetplanner.runtime.model.chunk import Chunk, added_up, tied_gradients
 from hetplanner.runtime.model.precision import LossScale
 from hetplanner.runtime.tensor_parallel.group import ALONE, TensorGroup
+from hetplanner.runtime.train.zero import counted_ranges
 
 NORM_BYTES = 8
 
@@ -167,20 +168,12 @@ class Update:
 
     def _counted_parts(self, plan: Plan) -> list[tuple[Tensor, float]]:
         """With ZeRO: the gradients that are reduced here and count in the norm, and what their squares count."""
-        found, reduced = list[tuple[Tensor, float]](), set[str | int]()
-        graph = plan.problem.workload.graph
-        for group in reduction_groups(plan):
-            if group.part != "reduce-scatter" or self.rank not in group.ranks:
-                continue
-            reduced.add(graph.ops[group.ops[0]].name if group.tied else group.stages[0])
-            bucket = gradients_of(self.chunks, group, graph)[0]
-            found += [(bucket[first:end], 1.0 / group.num_holders) for first, end in group.shard_of(self.rank)]
-        for chunk in self.chunks:
-            if chunk.stage not in reduced:
-                found.append((chunk.model.flat_grad[: chunk.model.own_end], 1.0))
-            owned = {op.name for op in chunk.model.ops} & chunk.model.tied.keys()
-            found += [(chunk.tied_gradient(owner), 1.0) for owner in sorted(owned - reduced)]
-        return found
+        chunks = {chunk.stage: chunk for chunk in self.chunks}
+        return [
+            (part, share)
+            for stage, first, end, share in counted_ranges(plan, self.rank)
+            for part in chunks[stage].counted_within(first, end)
+        ]
 
     def _norm_weight(self, chunk: Chunk) -> float:
         """Replica 0 speaks for its stage; with local steps, of several replicas in one part each speaks for some."""

@@ -129,7 +129,8 @@ class StageEngine:
         self.version = None
         model = model or self._model(stage, None)
         self.stage, self.model = stage, model
-        self._runner = StageRunner(model, recompute=spec.recompute[stage] or spec.workload.recompute)
+        recompute = spec.recompute[stage] or spec.workload.recompute
+        self._runner = StageRunner(model, recompute=recompute, in_flight=spec.in_flight[stage])
         self._update = self._make_update(model)
         return model.flat.numel()
 

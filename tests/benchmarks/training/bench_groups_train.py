@@ -4,11 +4,11 @@
     python tests/benchmarks/training/bench_groups_train.py [--layouts 1x2 1x4 2x2] [--steps 10] [--runs 3] [--reshard]
         [--zero] [--json]
 
-A layout is replicas x devices of a group. With `--zero` replicas that are single devices (`--layouts 2x1`) divide the
-optimizer's states. Ours are real ranks of the product. torch's side is laid out as torchtitan
-lays out its Llama: separate projections of queries, keys and values, norms sequence parallel, cross-entropy over
-divided words, replicas under `fully_shard` that exchange gradients once a step, fused AdamW. Weights and gradients stay
-whole between the micro-batches of a step; `--reshard` divides the weights again after each forward and backward.
+A layout is replicas x devices of a group. With `--zero` replicas shard the optimizer's states. Ours are real ranks of
+the product. torch's side is laid out as torchtitan lays out its Llama: separate projections of queries, keys and
+values, norms sequence parallel, cross-entropy over divided words, replicas under `fully_shard` that exchange gradients
+once a step, fused AdamW. Weights and gradients stay whole between the micro-batches of a step; `--reshard` divides the
+weights again after each forward and backward.
 
 Both sides train in the same processes, in turn: a step here, a step there, from the same weights and with the same
 batches, each step behind a barrier. A step lasts until its last process is done. Printed for each layout:
@@ -402,7 +402,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10, help=f"of a run; the first {WARM_STEPS} do not count")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--reshard", action="store_true", help="torch: divide weights again after each use")
-    parser.add_argument("--zero", action="store_true", help="ours: replicas divide the optimizer's states (ZeRO 1)")
+    parser.add_argument("--zero", action="store_true", help="ours: replicas shard the optimizer's states (ZeRO 1)")
     parser.add_argument("--json", action="store_true", help="one object a layout instead of the table")
     args = parser.parse_args()
     torch.set_num_threads(1)

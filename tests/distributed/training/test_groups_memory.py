@@ -22,6 +22,8 @@ CASES = [
     Case("llama", "bfloat16", "all", 2),
 ]
 TOO_MUCH, TOO_LITTLE = 1.1, 0.94
+REPLICAS = (1, 2)
+"""With more than one each has its shard of the optimizer's states (ZeRO stage 1)."""
 
 
 def counted_by_member(port: int, index: int, degree: int, answers: "mp.Queue[list[int]]") -> None:
@@ -29,7 +31,7 @@ def counted_by_member(port: int, index: int, degree: int, answers: "mp.Queue[lis
     store = store_at("127.0.0.1", port, timedelta(seconds=60), is_master=False)
     dist.init_process_group("gloo", store=store, rank=index, world_size=degree)
     group = TensorGroup(index, degree, 0, dist.group.WORLD)
-    answers.put([counted(case, group) for case in CASES])
+    answers.put([counted(case, group, replicas) for case in CASES for replicas in REPLICAS])
     dist.barrier()
 
 
@@ -46,5 +48,9 @@ def test_memory_of_each_member_is_what_the_plan_counts() -> None:
     for member in members:
         member.join()
     most = map(max, zip(*found, strict=True))
-    ratios = {str(case): planned(case, degree) / live for case, live in zip(CASES, most, strict=True)}
+    cases = [(case, replicas) for case in CASES for replicas in REPLICAS]
+    ratios = {
+        f"{case} of {replicas}": planned(case, degree, replicas) / live
+        for (case, replicas), live in zip(cases, most, strict=True)
+    }
     assert all(TOO_LITTLE <= ratio <= TOO_MUCH for ratio in ratios.values()), ratios

@@ -61,7 +61,7 @@ def counted(case: Case, group: TensorGroup = ALONE, replicas: int = 1) -> int:
     workload = workload_of(case)
     first, end = span_of(case, workload)
     model = StageModel(workload, first, end, 0, None, group)
-    runner = StageRunner(model, recompute=case.recompute)
+    runner = StageRunner(model, recompute=case.recompute, in_flight=case.in_flight)
     weights = model.weights if group.degree > 1 else None
     shard = cut_range(0, model.flat.numel(), replicas)[:1] if replicas > 1 else None
     optimizer = StageOptimizer(workload, first, end, TrainConfig(), model.flat, model.flat_grad, weights, shard=shard)
