@@ -46,6 +46,8 @@ LOSS_BYTES = 4
 MESSAGES = 6
 """Hidden states that each member has whole: a message in and one out, of activations and gradients, and what is
 gathered for a product and for its gradient."""
+DRAWN_BYTES = 4
+"""Of an element of the hidden state: each member draws dropout for all tokens."""
 
 
 def grouped_devices(table: DeviceTable, problem: Problem, state_bytes: float) -> DeviceTable:
@@ -106,7 +108,8 @@ def repeated_bytes(workload: Workload, state_bytes: float) -> float:
         return 0.0
     hidden_state = workload.micro_batch * workload.seq_len * shape.hidden
     norms = (2 * shape.layers + 1) * shape.hidden * (2 if shape.family == "gpt2" else 1)
-    return norms * state_bytes + MESSAGES * hidden_state * workload.dtype_bytes
+    drawn = DRAWN_BYTES * hidden_state if shape.dropout else 0.0
+    return norms * state_bytes + MESSAGES * hidden_state * workload.dtype_bytes + drawn
 
 
 def exchange_seconds(table: DeviceTable, device: int, workload: Workload, way: Way) -> FloatArray:

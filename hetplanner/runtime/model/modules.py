@@ -39,7 +39,10 @@ def drop(x: Tensor, share: float, key: RngKey | None, op_index: int, group: Tens
         return x
     generator = torch.Generator(x.device).manual_seed(stable_seed(key.seed, key.step, key.micro_batch, op_index))
     kept = torch.empty_like(x) if group.degree == 1 else x.new_empty(x.shape[0], x.shape[1] * group.degree, x.shape[2])
-    return x * group.own_tokens(kept.bernoulli_(1.0 - share, generator=generator)).div_(1.0 - share)
+    mine = group.own_tokens(kept.bernoulli_(1.0 - share, generator=generator))
+    if group.degree > 1:
+        mine = mine.clone()  # backward keeps it: not that of all tokens
+    return x * mine.div_(1.0 - share)
 
 
 def unfilled(*shape: int) -> nn.Parameter:

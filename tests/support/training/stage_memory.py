@@ -92,7 +92,7 @@ def span_of(case: Case, workload: Workload) -> tuple[int, int]:
 
 
 def planned(case: Case, degree: int = 1, replicas: int = 1) -> float:
-    """What a plan counts for the stage, without messages between stages and of reductions; of a group for each member,
+    """What a plan counts for the stage, without messages between stages and of reductions; of a group for its leader,
     of several replicas with ZeRO for each.
     """
     workload = workload_of(case)
@@ -102,5 +102,7 @@ def planned(case: Case, degree: int = 1, replicas: int = 1) -> float:
     messages = tables.stage_bytes(first, end, 0, case.recompute) - tables.stage_state_bytes(first, end)
     whole = tables.stage_bytes(first, end, case.in_flight, case.recompute) - messages
     whole -= tables.sharded_bytes(first, end, replicas)
-    each = repeated_bytes(workload, STATE_BYTES) if degree > 1 else 0.0
-    return (whole - each) / degree + each
+    if degree == 1:
+        return whole
+    each = repeated_bytes(workload, STATE_BYTES)  # with messages, which the leader alone has
+    return (whole + messages - each) / degree + each - messages
