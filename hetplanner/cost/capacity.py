@@ -89,7 +89,7 @@ class Capacity:
             recompute: whether only inputs are kept, of stages or of layers.
             sharded: bytes per trained weight that are elsewhere; at least the states that ZeRO shards.
         """
-        first_KK, total_KK = (self._held_KK(n, recompute=recompute) for n in (1, in_flight))
+        first_KK, total_KK = (self._held_KK(n, in_flight, recompute=recompute) for n in (1, in_flight))
         if replicas > 1:
             part_KK = self._trained_KK * (GRADIENT_ELEMENT_BYTES / replicas)
             reducing_KK = np.maximum(first_KK, self._always_KK + part_KK)
@@ -98,13 +98,13 @@ class Capacity:
         total_KK = total_KK - self._trained_KK * sharded
         return np.where(np.triu(np.ones(total_KK.shape, dtype=bool), 1), total_KK, np.inf)
 
-    def _held_KK(self, in_flight: int, *, recompute: bool) -> FloatArray:
+    def _held_KK(self, in_flight: int, deepest: int, *, recompute: bool) -> FloatArray:
         held_KK, each_KK = self._memory[recompute]
         whole_KK = held_KK + in_flight * each_KK
         if not recompute:
             return whole_KK
         held_KK, each_KK, below_KK = self._layers
-        return np.where(in_flight < below_KK, held_KK + in_flight * each_KK, whole_KK)
+        return np.where(deepest < below_KK, held_KK + in_flight * each_KK, whole_KK)
 
     @cached_property
     def _layers(self) -> tuple[FloatArray, FloatArray, FloatArray]:

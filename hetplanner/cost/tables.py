@@ -25,18 +25,13 @@ from hetplanner.plan.reducers.program import ELEMENT_BYTES, POSTED_REDUCTIONS
 from hetplanner.workload.fine_tuning import adapted_layers
 from hetplanner.workload.optimizers import (
     FLOAT_BYTES,
-    SLICE_ELEMENTS,
     TRAFFIC_BYTES,
     state_bytes_of_adapters,
     state_bytes_of_ops,
 )
-from hetplanner.workload.transformer_graph import LOSS_ELEMENTS
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-LOSS_BYTES = 16
-"""Temporaries of the loss for each logit that is computed at once."""
 
 # Gradients travel in float32 whatever the weights are.
 GRADIENT_ELEMENT_BYTES = ELEMENT_BYTES
@@ -202,28 +197,6 @@ class CostTables:
         """Of each trained weight what ZeRO 3 would shard: its float32 value, the least state."""
         return FLOAT_BYTES + float(self._kept_bytes_o[self._per_op("trained") > 0].min(initial=np.inf))
 
-    @cached_property
-    def _peak_o(self) -> FloatArray:
-        """Bytes of one micro-batch in the backward of each op: what is kept of it and the ops in front, and its work.
-
-        The gradient of a weight is there by itself before it is added, in the dtype of the product.
-        """
-        workload = self.problem.workload
-        width = workload.dtype_bytes
-        of_weight_o = np.where(self._copy_bytes_o > 0, width, FLOAT_BYTES)
-        working_o = self._per_op("working_bytes") * workload.micro_batch + self._per_op("largest_weight") * of_weight_o
-        if workload.program is None:
-            working_o[-1] += LOSS_BYTES * min(LOSS_ELEMENTS, workload.output_elements[-2])
-        return np.asarray(self.activation_bytes_O[1:] + working_o)
-
-    @cached_property
-    def _update_o(self) -> FloatArray:
-        """Bytes that the optimizer's step needs at most beside its states, when nothing is kept of micro-batches."""
-        largest_o = self._per_op("largest_weight")
-        if self.problem.workload.optimizer in ("adamw", "sgd"):
-            largest_o = np.minimum(largest_o, SLICE_ELEMENTS)
-        return 2.0 * FLOAT_BYTES * largest_o
-
     def working_bytes(self, first: int, end: int, *, by_layer: bool = False) -> float:
         """Bytes of a stage that a backward or the update needs at most beyond what one micro-batch keeps.
 
@@ -231,23 +204,15 @@ class CostTables:
         """
         if not self.has_backward(end):
             return 0.0
-        if by_layer:
-            largest = self.recomputation.largest(first, end, self.activation_bytes_O)
-            backward = self.recomputation.largest(first, end, self.activation_bytes_O, self._peak_o)
-            return max(0.0, backward - largest, float(self._update_o[first:end].max()) - largest)
-        kept = float(self.activation_bytes_O[end] - self.activation_bytes_O[first])
-        backward = float(self._peak_o[first:end].max() - self.activation_bytes_O[first])
-        return max(0.0, backward - kept, float(self._update_o[first:end].max()) - kept)
+        kept_O = self.activation_bytes_O
+        kept = self.recomputation.largest(first, end, kept_O) if by_layer else float(kept_O[end] - kept_O[first])
+        return self.recomputation.backward(first, end, kept_O, by_layer=by_layer) - kept
 
     def working_between(self, edges_K: IntArray) -> FloatArray:
-        """The same of stages between all pairs of op boundaries."""
-        before_K = self.activation_bytes_O[edges_K]
-        peak_K, update_K = (np.maximum.reduceat(part_o, edges_K[:-1]) for part_o in (self._peak_o, self._update_o))
-        working_KK = np.zeros((len(edges_K), len(edges_K)))
-        for first in range(len(edges_K) - 1):
-            backward_K = np.maximum.accumulate(peak_K[first:]) - before_K[first]
-            working_KK[first, first + 1 :] = np.maximum(backward_K, np.maximum.accumulate(update_K[first:]))
-        working_KK -= before_K[None, :] - before_K[:, None]
+        """The same of stages between all pairs of op boundaries, that keep everything."""
+        kept_O = self.activation_bytes_O
+        working_KK = self.recomputation.backward_between(edges_K, kept_O, by_layer=False)
+        working_KK -= kept_O[edges_K][None, :] - kept_O[edges_K][:, None]
         working_KK[:, edges_K <= self.problem.workload.graph.first_trained] = 0.0
         return np.maximum(np.triu(working_KK, 1), 0.0)
 
@@ -281,33 +246,28 @@ class CostTables:
         Returns:
             held_KK, each_KK; and below_KK: with fewer micro-batches in flight than this a stage does so.
         """
-        recomputation, kept_O = self.recomputation, self.activation_bytes_O
+        recomputation = self.recomputation
         has_backward_K = edges_K > self.problem.workload.graph.first_trained
-        update_K = np.maximum.reduceat(self._update_o, edges_K[:-1])
-        once_KK = recomputation.largest_between(edges_K, kept_O, self._peak_o)
-        for first in range(len(update_K)):
-            row = once_KK[first, first + 1 :]
-            np.maximum(row, np.maximum.accumulate(update_K[first:]), out=row)
-        once_KK[:, ~has_backward_K] = 0.0
-        below_KK = recomputation.below_between(edges_K) * has_backward_K
-        return self.always_between(edges_K) + once_KK, recomputation.inputs_between(edges_K) * has_backward_K, below_KK
+        backward_KK = recomputation.backward_between(edges_K, self.activation_bytes_O, by_layer=True) * has_backward_K
+        each_KK, below_KK = recomputation.inputs_between(edges_K), recomputation.below_between(edges_K)
+        return self.always_between(edges_K) + backward_KK, each_KK * has_backward_K, below_KK * has_backward_K
 
     def is_by_layer(self, first: int, end: int, in_flight: int, recompute: bool) -> bool:
         """Whether a stage recomputes, layer by layer."""
         return recompute and self.has_backward(end) and self.recomputation.is_by_layer(first, end, in_flight)
 
-    def depth_within(self, first: int, end: int, memory_bytes: float, recompute: bool) -> float:
+    def depth_within(self, first: int, end: int, memory_bytes: float, recompute: bool, replicas: int) -> float:
         """Micro-batches of a stage that so much memory can hold, whole or infinite; 0 if not even one."""
-        if self.stage_bytes(first, end, 1, recompute) > memory_bytes:
-            return 0.0
-        below = self.recomputation.below(first, end) if self.is_by_layer(first, end, 1, recompute) else 0.0
 
         def held(deepest: int) -> float:
-            one, two = (self.stage_bytes(first, end, n, recompute, deepest) for n in (1, 2))
+            one = self.bytes_with_reduction(first, end, 1, recompute, replicas, deepest=deepest)
             if one > memory_bytes:
                 return 0.0
-            return float(np.floor(1.0 + (memory_bytes - one) / (two - one))) if two > one else np.inf
+            steady, two = (self.stage_bytes(first, end, n, recompute, deepest) for n in (1, 2))
+            room = memory_bytes + self.sharded_bytes(first, end, replicas) - steady
+            return float(np.floor(1.0 + room / (two - steady))) if two > steady else np.inf
 
+        below = self.recomputation.below(first, end) if self.is_by_layer(first, end, 1, recompute) else 0.0
         whole = held(max(1, ceil(below)))
         return whole if whole >= below else min(held(1), ceil(below) - 1.0)
 
@@ -329,6 +289,7 @@ class CostTables:
         recompute: bool,
         replicas: int,
         elsewhere_bytes: float | None = None,
+        deepest: int | None = None,
     ) -> float:
         """:meth:`stage_bytes` of a stage whose replicas reduce its gradients, dense and shared evenly.
 
@@ -337,14 +298,15 @@ class CostTables:
         Each replica takes two messages from every other one. :data:`POSTED_REDUCTIONS` of them are awaited at once,
         from the last micro-batch on.
 
-        `elsewhere_bytes` of optimizer states are in other replicas' shards; None: `sharded_bytes`.
+        `elsewhere_bytes` of optimizer states are in other replicas' shards; None: `sharded_bytes`. `deepest` as there.
         """
+        deepest = deepest or in_flight
         elsewhere = self.sharded_bytes(first, end, replicas) if elsewhere_bytes is None else elsewhere_bytes
-        steady = self.stage_bytes(first, end, in_flight, recompute) - elsewhere
+        steady = self.stage_bytes(first, end, in_flight, recompute, deepest) - elsewhere
         if replicas < 2 or in_flight == 0:
             return steady
         part = GRADIENT_ELEMENT_BYTES * self.stage_trained(first, end) / replicas
-        last = self.stage_bytes(first, end, 1, recompute, in_flight) - elsewhere
+        last = self.stage_bytes(first, end, 1, recompute, deepest) - elsewhere
         always = self.stage_bytes(first, end, 0, recompute) - elsewhere
         return max(steady, awaited_messages(replicas) * part + max(last, always + part))
 

@@ -77,9 +77,8 @@ def greatest_depth(
     model: CostModel, first_op: int, end_op: int, memory_bytes: float, recompute: bool, replicas: int = 1
 ) -> int:
     """Micro-batches of a stage of so many replicas that so much memory can hold at once; 0 if not even one."""
-    memory_bytes += model.tables.sharded_bytes(first_op, end_op, replicas)
     most = model.tables.problem.workload.num_micro_batches
-    return int(min(most, model.tables.depth_within(first_op, end_op, memory_bytes, recompute)))
+    return int(min(most, model.tables.depth_within(first_op, end_op, memory_bytes, recompute, replicas)))
 
 
 def deepest_layout(

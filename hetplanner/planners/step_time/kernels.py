@@ -54,11 +54,13 @@ def depth_of(problem: StepProblem, place_N: Array, begin: int, stop: int, first:
     # Stages that recompute do so by layers where fewer micro-batches than this are in flight.
     below = problem.layers_below_KK[first, end]
     layers_held, layers_each = problem.layers_held_KK[first, end] - elsewhere, problem.layers_each_KK[first, end]
-    needed = layers_held + layers_each if below > 1.0 else held + each
+    whole_needed, layers_needed = held + each, layers_held + layers_each
     if replicas > 1:
         part = ELEMENT_BYTES * problem.trained_KK[first, end] / replicas
-        awaited = min(POSTED_REDUCTIONS, 2 * (replicas - 1))
-        needed = awaited * part + max(needed, problem.always_KK[first, end] - elsewhere + part)
+        awaited = min(POSTED_REDUCTIONS, 2 * (replicas - 1)) * part
+        sending = problem.always_KK[first, end] - elsewhere + part
+        whole_needed, layers_needed = awaited + max(whole_needed, sending), awaited + max(layers_needed, sending)
+    needed = layers_needed if below > 1.0 else whole_needed
     least = np.inf
     missing = 0.0
     for i in range(begin, stop):
@@ -69,7 +71,7 @@ def depth_of(problem: StepProblem, place_N: Array, begin: int, stop: int, first:
         least = min(least, memory)
     if missing > 0:
         return 1, missing
-    depth = held_at_once(least - held, each)
+    depth = held_at_once(least - held, each) if whole_needed <= least else 0
     if depth < below:
         depth = min(held_at_once(least - layers_held, layers_each), int(np.ceil(below)) - 1)
     return max(depth, 1), missing

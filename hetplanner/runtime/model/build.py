@@ -90,7 +90,7 @@ class StageOps(Protocol):
             batch: given where the stage `reads` of it; what it does not read is empty.
             key: what random calls draw from; None evaluates.
             again: the same micro-batch a second time (recompute): `running` is left alone.
-            segments: of its ops, each computed again in its backward; none: what calls keep stays.
+            segments: of its ops, each computed again in its backward; without segments everything is kept.
         """
 
 

@@ -29,7 +29,7 @@ class StageRunner:
     Args:
         model: the stage.
         recompute: keep only inputs and compute the rest again in backward.
-        in_flight: micro-batches held at once; with few of them the inputs are those of layers, see
+        in_flight: micro-batches held at once; with few of them the inputs of layers are kept, see
             :class:`hetplanner.cost.compute.recomputation.Recomputation`.
     """
 

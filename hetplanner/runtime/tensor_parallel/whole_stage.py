@@ -135,7 +135,7 @@ class WholeStage:
             if shard.is_repeated and not self.group.is_leader:
                 continue
             for part, states in self.own.optimizer.states.items():
-                self.chunk.optimizer.states[part][places] = states[own_places]
+                self.chunk.optimizer.states[part][places] = states[own_places].cpu()
 
     def _sharded(self) -> Iterator[tuple[Tensor, slice, Shard]]:
         """With ZeRO, the states of the group's shard by piece: places in the whole's and in the member's buffers."""

@@ -32,40 +32,55 @@ def test_arrays_hold_what_single_stages_keep(name: str) -> None:
     again, kept_O = model.recomputation, model.activation_bytes_O
     edges_K = np.concatenate(([0], model.cuts, [model.num_ops])).astype(np.int64)
     inputs_KK, below_KK = again.inputs_between(edges_K), again.below_between(edges_K)
-    largest_KK = again.largest_between(edges_K, kept_O)
+    backward_KKs = [again.backward_between(edges_K, kept_O, by_layer=by_layer) for by_layer in (False, True)]
     memory = [Capacity(model).stage_bytes_KK(n) for n in (1, 7, 60)]
     for k in range(0, len(edges_K) - 1, max(1, len(edges_K) // 12)):
         for j in range(k + 1, len(edges_K), max(1, len(edges_K) // 12)):
             first, end = int(edges_K[k]), int(edges_K[j])
             assert inputs_KK[k, j] == pytest.approx(again.inputs(first, end))
-            assert largest_KK[k, j] == pytest.approx(again.largest(first, end, kept_O))
+            for by_layer, backward_KK in zip((False, True), backward_KKs, strict=True):
+                assert backward_KK[k, j] == pytest.approx(again.backward(first, end, kept_O, by_layer=by_layer))
             assert below_KK[k, j] == pytest.approx(again.below(first, end))
             for n, memory_KK in zip((1, 7, 60), memory, strict=True):
                 assert memory_KK[k, j] == pytest.approx(model.stage_bytes(first, end, n, True))
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_the_greatest_depth_fits_and_the_next_does_not(name: str) -> None:
-    workload = WORKLOADS[name]
-    model = tables(workload)
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_greatest_depth_fits_and_the_next_does_not(name: str, replicas: int) -> None:
+    """Of the tables and of the search's kernel; a reduction's messages count, too."""
+    model = tables(WORKLOADS[name])
     edges_K = np.concatenate(([0], model.cuts, [model.num_ops])).astype(np.int64)
     problem = StepSpaces(CostModel.of(model.problem)).of(recompute=True).problem
     for k, j in ((0, len(edges_K) // 2), (1, len(edges_K) - 2), (len(edges_K) // 2, len(edges_K) - 1)):
         first, end = int(edges_K[k]), int(edges_K[j])
-        least, steep = (model.stage_bytes(first, end, n, True) for n in (1, 2))
-        for memory in np.linspace(least * 1.0001, least + 60 * (steep - least) + 1.0, 9):
-            depth = model.depth_within(first, end, float(memory), True)
-            if depth < 1000:
-                assert model.stage_bytes(first, end, int(depth), True) <= memory
-                assert model.stage_bytes(first, end, int(depth) + 1, True) > memory
-            else:
-                assert model.stage_bytes(first, end, 1000, True) <= memory
+
+        def needed(depth: float, first: int = first, end: int = end) -> float:
+            return model.bytes_with_reduction(first, end, int(min(depth, 10_000)), True, replicas)
+
+        least, steep = needed(1), model.stage_bytes(first, end, 2, True) - model.stage_bytes(first, end, 1, True)
+        for memory in np.linspace(least * 1.0001, least + 60 * steep + 1.0, 40):
+            depth = model.depth_within(first, end, float(memory), True, replicas)
+            assert needed(depth) <= memory
+            assert depth >= 10_000 or needed(depth + 1) > memory
             found, missing = depth_of.py_func(
-                problem._replace(memory_D=np.full_like(problem.memory_D, memory)), np.array([0, 1]), 0, 1, k, j
-            )
+                problem._replace(memory_D=np.full_like(problem.memory_D, memory)),
+                np.arange(replicas), 0, replicas, k, j,
+            )  # fmt: skip
             assert missing == 0.0
             assert found == min(depth, 1 << 30)
-        assert model.depth_within(first, end, least * 0.999, True) == 0.0
+        assert model.depth_within(first, end, least * 0.999, True, replicas) == 0.0
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_choice_is_the_one_that_takes_less(name: str) -> None:
+    """So no stage that recomputed as one segment takes more memory than it did."""
+    model = tables(WORKLOADS[name])
+    for first, end in ((0, model.num_ops), (0, model.num_ops // 2), (1, model.num_ops - 1)):
+        below = model.recomputation.below(first, end)
+        for n in (1, 3, 10, 40):
+            whole = model.stage_bytes(first, end, n, True, max(n, int(below) + 1))
+            assert model.stage_bytes(first, end, n, True) <= whole * (1 + 1e-12)
 
 
 def test_layers_keep_less_with_few_micro_batches_in_flight() -> None:
