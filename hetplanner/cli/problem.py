@@ -62,7 +62,15 @@ Profiles = Annotated[
 ]
 Tensor = Annotated[
     str,
-    typer.Option(help="Devices of a host that may share layers by tensor parallelism: degrees, such as 1,2,4,8."),
+    typer.Option(help="Devices of a host that may serve a replica as one group: degrees, such as 1,2,4,8."),
+]
+ShardingOption = Annotated[
+    str,
+    typer.Option(
+        "--sharding",
+        help="What the devices of a group may divide: tensor (layers), zero2 (samples; gradients and optimizer states),"
+        " zero3 (weights, too); comma-separated.",
+    ),
 ]
 Zero = Annotated[
     int,
@@ -100,6 +108,7 @@ def load_problem(
     freeze_layers: FreezeLayers = None,
     profiles: Profiles = None,
     tensor: Tensor = "1",
+    sharding: ShardingOption = "tensor",
     zero: Zero = 0,
 ) -> "Problem":
     """The problem of the options given; what is not given is free. Raises InvalidInput."""
@@ -128,6 +137,7 @@ def load_problem(
         "excluded": listed(exclude),
         "pinned": pins(pin),
         "tensor": degrees(tensor),
+        "sharding": listed(sharding),
         "zero": zero,
     }
     given = {name: value for name, value in constraints.items() if value not in (None, (), {})}
@@ -187,7 +197,7 @@ def pins(text: str) -> dict[str, int]:
 
 
 def degrees(text: str) -> tuple[int, ...]:
-    """Tensor-parallel degrees, from `1,2,4`. Raises InvalidInput."""
+    """Degrees of groups, from `1,2,4`. Raises InvalidInput."""
     parts = listed(text)
     if not parts or not set(parts) <= {"1", "2", "4", "8"}:
         raise InvalidInput(f"--tensor: must be degrees of 1, 2, 4 and 8, comma-separated, got {text!r:.40}")

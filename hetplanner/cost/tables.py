@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetplanner.cost.compute.devices import DeviceTable
-from hetplanner.cost.compute.profiled import ProfiledKinds
+from hetplanner.cost.compute.groups import exchange_seconds, grouped_devices, with_gathers
+from hetplanner.cost.compute.profiled import ProfiledKinds, cell_of
 from hetplanner.cost.compute.recomputation import Recomputation
-from hetplanner.cost.compute.tensor import exchange_seconds, grouped_devices
+from hetplanner.cost.compute.sharded import whole_bytes_o
 from hetplanner.cost.cuts import choose_cuts
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reducers.program import ELEMENT_BYTES, POSTED_REDUCTIONS
@@ -57,7 +58,7 @@ class CostTables:
             self.problem.cluster, workload.dtype, TRAFFIC_BYTES[workload.optimizer], self.profiled.kinds
         )
         table = grouped_devices(table, self.problem, float(self._state_bytes_o.max()))
-        return self.profiled.devices(table, float(self.flops_O[-1]))
+        return with_gathers(self.profiled.devices(table, float(self.flops_O[-1])), self.problem)
 
     @cached_property
     def profiled(self) -> ProfiledKinds:
@@ -166,13 +167,20 @@ class CostTables:
         weights, states = float((params_o * weight_o)[first:end].sum()), float(states_o[first:end].sum())
         for one, two in self._tied_pairs:
             if first <= one < two < end:
-                weights -= params_o[two] * (FLOAT_BYTES + min(self._copy_bytes_o[one], self._copy_bytes_o[two]))
+                shared = self._copy_bytes_o[two] - self._own_copy_bytes(one, two)
+                weights -= params_o[two] * (FLOAT_BYTES + shared)
                 states -= states_o[two]
         return weights, float(FLOAT_BYTES * self.stage_trained(first, end)), states
 
     def _shared_bytes(self, one: int, two: int) -> float:
         """Bytes per parameter that a stage saves which has both users of a weight; a head's copy is its own."""
-        return float(self._state_bytes_o[two] - max(0.0, self._copy_bytes_o[two] - self._copy_bytes_o[one]))
+        return float(self._state_bytes_o[two] - self._own_copy_bytes(one, two))
+
+    def _own_copy_bytes(self, one: int, two: int) -> float:
+        """Bytes per parameter of the second user's copies of a tied weight that the first does not read."""
+        ops, width = self.problem.workload.graph.ops, self.problem.workload.dtype_bytes
+        reads_another = ops[one].kind == "embedding" and width < FLOAT_BYTES
+        return float(self._copy_bytes_o[two]) if reads_another else 0.0
 
     def sent_state_bytes(self, first: int, end: int) -> float:
         """Bytes of a stage's weights in float32 and optimizer states: what a checkpoint holds, and a joiner fetches."""
@@ -219,7 +227,7 @@ class CostTables:
     @cached_property
     def recomputation(self) -> Recomputation:
         """What is kept of stages that recompute."""
-        return Recomputation(self.problem.workload)
+        return Recomputation(self.problem.workload, self.problem.sample_members)
 
     def always_between(self, edges_K: IntArray) -> FloatArray:
         """Bytes of state and message buffers of stages between all pairs of op boundaries: with nothing in flight."""
@@ -347,10 +355,14 @@ class CostTables:
 
     @cached_property
     def _copy_bytes_o(self) -> FloatArray:
-        """By op, bytes per parameter of the copy that matrix products read; embeddings have none."""
+        """By op, bytes per parameter of the copy that matrix products read; embeddings have none.
+
+        With ZeRO 2 inside groups each member has whole matrices, too; counted for the largest group.
+        """
         width, ops = self.problem.workload.dtype_bytes, self.problem.workload.graph.ops
         copied_o = np.array([op.kind != "embedding" for op in ops])
-        return np.where(copied_o, width if width < FLOAT_BYTES else 0.0, 0.0)
+        whole_o = self.problem.whole_weights * whole_bytes_o(self.problem.workload)
+        return np.where(copied_o, width if width < FLOAT_BYTES else 0.0, 0.0) + whole_o
 
     @cached_property
     def _trained_share_o(self) -> FloatArray:
@@ -460,7 +472,7 @@ class CostTables:
             arithmetic = flops / self.devices.rate_flops_per_s_D[device]
             memory = np.where(flops > 0, passes * traffic / self.devices.memory_bandwidth_bytes_per_s_D[device], 0.0)
             exchange = exchange_seconds(self.devices, int(device), workload, way)
-            cell = self.devices.kind_D[device], int(self.devices.degree_D[device])
+            cell = cell_of(self.devices, int(device))
             rows.append(_prefix(self.profiled.seconds(cell, way, np.maximum(arithmetic, memory), exchange)))
         return np.array(rows)
 

@@ -1,4 +1,4 @@
-"""Worker groups: devices of one host that serve one replica of a stage together, by tensor parallelism."""
+"""Worker groups: devices of one host that serve one replica of a stage together."""
 
 from collections.abc import Collection, Sequence
 from typing import Annotated
@@ -7,7 +7,7 @@ from pydantic import Field
 
 from hetplanner.cluster.model import Cluster, nearest_names
 from hetplanner.schema import Name, Noun
-from hetplanner.workload.tensor_degrees import DEGREES, why_not
+from hetplanner.workload.tensor_degrees import DEGREES, SHARDING_WORDS, Sharding, why_not
 from hetplanner.workload.workload import Workload
 
 
@@ -15,10 +15,13 @@ class WorkerGroup(Noun):
     """Devices of one host and kind. A plan names the group by its first device.
 
     Attributes:
-        devices: their number is the degree of tensor parallelism.
+        devices: their number is the group's degree.
+        sharding: what they divide: the layers (tensor parallelism); or the samples of a micro-batch, with gradients
+            and optimizer states (ZeRO 2) or weights, too (ZeRO 3).
     """
 
     devices: Annotated[tuple[Name, ...], Field(min_length=2, max_length=DEGREES[-1])]
+    sharding: Annotated[Sharding, Field(exclude_if=lambda value: value == "tensor")] = "tensor"
 
     @property
     def leader(self) -> str:
@@ -27,7 +30,7 @@ class WorkerGroup(Noun):
 
     @property
     def degree(self) -> int:
-        """Devices that share each layer."""
+        """Devices that serve together."""
         return len(self.devices)
 
 
@@ -58,6 +61,6 @@ def check_groups(
         kinds = {cluster.devices[cluster.device_index(device)].kind for device in group.devices}
         if len(kinds) > 1:
             raise ValueError(f"{place}: its devices are of the kinds {', '.join(sorted(kinds))[:120]}; use one kind")
-        why = why_not(workload, group.degree)
+        why = why_not(workload, group.degree, group.sharding)
         if why:
-            raise ValueError(f"{place}: tensor parallelism over {group.degree} devices: {why}")
+            raise ValueError(f"{place}: {SHARDING_WORDS[group.sharding]} over {group.degree} devices: {why}")

@@ -16,7 +16,7 @@ from hetplanner.profiles.match import check_profile
 from hetplanner.profiles.model import Profile
 from hetplanner.schema import Name, Noun, Text
 from hetplanner.workload.optimizers import ELEMENTWISE
-from hetplanner.workload.tensor_degrees import TensorDegree
+from hetplanner.workload.tensor_degrees import Sharding, TensorDegree
 from hetplanner.workload.workload import Workload
 
 Objective = Literal["step-time", "cost", "dtfm"]
@@ -38,7 +38,8 @@ class Constraints(Noun):
         max_local_steps: most steps that replicas may take by themselves before they average what changed (DiLoCo);
             more than 1 changes the numbers trained.
         fragments: in how many pieces they average it, one after the other (at most one a step); see `Plan.fragments`.
-        tensor: how many devices of a host may share the layers of a stage by tensor parallelism.
+        tensor: how many devices of a host may serve a replica as one group.
+        sharding: what the devices of a group may divide, see `WorkerGroup`; the search chooses.
         zero: 1 shards the optimizer's states over the replicas of a stage (ZeRO stage 1): each steps its shard of the
             weights, and the others gather it. 0: every replica has all states.
     """
@@ -54,6 +55,9 @@ class Constraints(Noun):
     max_local_steps: Annotated[int, Field(strict=True, ge=1)] = 1
     fragments: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
     tensor: Annotated[tuple[TensorDegree, ...], Field(min_length=1, exclude_if=lambda value: value == (1,))] = (1,)
+    sharding: Annotated[tuple[Sharding, ...], Field(min_length=1, exclude_if=lambda value: value == ("tensor",))] = (
+        "tensor",
+    )
     zero: Annotated[Literal[0, 1], Field(exclude_if=lambda value: value == 0)] = 0
 
     @model_validator(mode="after")
@@ -73,6 +77,15 @@ class Constraints(Noun):
             raise ValueError(
                 "zero: with reducer central-ps one replica keeps all states of the optimizer; allow sharded-ps, ring or"
                 " hierarchical"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _there_are_groups_to_divide(self) -> Self:
+        if self.sharding != ("tensor",) and self.tensor == (1,):
+            raise ValueError(
+                f"sharding: {self.sharding[0]} is for groups of devices, and tensor allows single devices alone; allow"
+                " larger groups, such as tensor 1,2,4"
             )
         return self
 
@@ -144,7 +157,7 @@ class Problem(Noun):
     @model_validator(mode="after")
     def _groups_are_possible(self) -> Self:
         if self.groups and self.objective == "dtfm":
-            raise ValueError("groups: objective dtfm knows no tensor parallelism; use step-time or cost")
+            raise ValueError("groups: objective dtfm knows no groups of devices; use step-time or cost")
         check_groups(self.groups or (), self.cluster, self.workload, self.constraints.excluded)
         return self
 
@@ -181,6 +194,16 @@ class Problem(Noun):
         return tuple(d for d in self.cluster.device_ids if d not in excluded)
 
     @property
+    def sample_members(self) -> int:
+        """Devices of the largest group that divides samples; 0 where none does."""
+        return max((group.degree for group in self.groups or () if group.sharding != "tensor"), default=0)
+
+    @property
+    def whole_weights(self) -> int:
+        """Devices of the largest group whose members keep whole weights (ZeRO 2); 0 where none does."""
+        return max((group.degree for group in self.groups or () if group.sharding == "zero2"), default=0)
+
+    @property
     def is_grouping_open(self) -> bool:
         """Whether a search has to choose groups first."""
         return self.groups is None and self.constraints.tensor != (1,)
@@ -188,6 +211,10 @@ class Problem(Noun):
     def degree_of(self, device: str) -> int:
         """How many devices serve where a plan names this one."""
         return len(self.members_of(device))
+
+    def sharding_of(self, device: str) -> Sharding:
+        """What the devices divide that serve where a plan names this one; of a single device `tensor`."""
+        return self._shardings.get(device, "tensor")
 
     def members_of(self, device: str) -> tuple[str, ...]:
         """The devices that serve where a plan names this one: it alone, or those of its group."""
@@ -201,3 +228,7 @@ class Problem(Noun):
     @cached_property
     def _members(self) -> dict[str, tuple[str, ...]]:
         return {group.leader: group.devices for group in self.groups or ()}
+
+    @cached_property
+    def _shardings(self) -> dict[str, Sharding]:
+        return {group.leader: group.sharding for group in self.groups or ()}

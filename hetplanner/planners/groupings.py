@@ -1,4 +1,4 @@
-"""A planner's search over groupings: one degree for all hosts, then neighbours of the best, then the best for long.
+"""A planner's search over groupings: one division for all hosts, then neighbours of the best, then the best for long.
 
 Each grouping is a problem of its own, in which a group stands for a device, so any planner can search it. Neighbours
 differ for one make of hosts. A grouping whose lower bound is above the best plan found is left out.
@@ -16,7 +16,7 @@ from hetplanner.cost.capacity import Capacity
 from hetplanner.cost.check import explain_infeasible
 from hetplanner.cost.estimate import CostModel
 from hetplanner.errors import Infeasible
-from hetplanner.plan.groupings import Degrees, Groupings
+from hetplanner.plan.groupings import Divisions, Groupings
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.interface import (
@@ -153,21 +153,21 @@ class SearchOfGroupings:
             InvalidInput: no grouping is possible.
             Infeasible: no plan of any grouping fits.
         """
-        ways, events, options = Groupings(problem), _Events(self.on_event), dict[Degrees, _Option]()
+        ways, events, options = Groupings(problem), _Events(self.on_event), dict[Divisions, _Option]()
 
-        def looked_at(chosen: Iterable[Degrees]) -> list[_Option]:
-            for degrees in chosen:
-                if degrees not in options:
-                    option = options[degrees] = _Option(problem.replace(groups=ways.groups(degrees)))
+        def looked_at(chosen: Iterable[Divisions]) -> list[_Option]:
+            for divisions in chosen:
+                if divisions not in options:
+                    option = options[divisions] = _Option(problem.replace(groups=ways.groups(divisions)))
                     option.start = start if start is not None and start.problem == option.problem else None
-            return [options[degrees] for degrees in chosen]
+            return [options[divisions] for divisions in chosen]
 
         clock = DividedBudget(budget)
         # Large groups make small problems, whose first plans come soon.
         self._round(looked_at(ways.alike()[::-1]), clock, ALIKE, seed, events)
         if not self.alike:
-            best = min(options, key=lambda degrees: (options[degrees].value, options[degrees].bound))
-            near = [degrees for degrees in ways.neighbours(best) if degrees not in options][:MOST_NEIGHBOURS]
+            best = min(options, key=lambda divisions: (options[divisions].value, options[divisions].bound))
+            near = [divisions for divisions in ways.neighbours(best) if divisions not in options][:MOST_NEIGHBOURS]
             self._round(looked_at(near), clock, NEIGHBOURS, seed, events)
         found = sorted((o for o in options.values() if o.result is not None), key=lambda o: o.value)
         if not found:

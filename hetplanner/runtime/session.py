@@ -38,13 +38,13 @@ from hetplanner.runtime.comm.receive_order import sent_messages
 from hetplanner.runtime.comm.transport import Transport
 from hetplanner.runtime.comm.wire import CPU, HostWire, PairWire, Wire
 from hetplanner.runtime.device import choose_device, have_own_gpus
+from hetplanner.runtime.device_group.group import DeviceGroup
 from hetplanner.runtime.measure.prediction import PREDICTION_FILE, predict, write_links, write_prediction
 from hetplanner.runtime.measure.profile import durations_from, gather_profiles, profile_rank
 from hetplanner.runtime.measure.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.model.chunk import build_chunks
 from hetplanner.runtime.model.pretrained import load_pretrained
 from hetplanner.runtime.model.running_statistics import merge_running
-from hetplanner.runtime.tensor_parallel.group import TensorGroup
 from hetplanner.runtime.train.data import Batches, open_batches, open_held_out
 from hetplanner.runtime.train.executor import Executor, StepStats
 from hetplanner.runtime.train.stop_vote import StopVote
@@ -186,7 +186,7 @@ class Session:
         plan, rank = self.plan, self.rank
         device = choose_device(plan, self.config, self.place)
         own_gpus = have_own_gpus(device)
-        group = TensorGroup.join(plan, self.place.rank, own_gpus=own_gpus)
+        group = DeviceGroup.join(plan, self.place.rank, own_gpus=own_gpus)
         chunks = build_chunks(plan, rank, self.config, device, group)
         needs_batch = any(chunk.model.needs_batch for chunk in chunks)
         batches, held_out = self._open_data(needs_batch=needs_batch)

@@ -1,30 +1,42 @@
-"""By how many devices the layers of a workload can be shared: degrees of tensor parallelism."""
+"""How devices of one host can share a replica of a workload: what they divide, and how many there may be.
 
-from typing import Literal
+Source: Shoeybi et al. 2019 (Megatron-LM, arXiv 1909.08053): heads and columns of a layer are divided. Korthikanti et
+al. 2022 (arXiv 2205.05198): so are the tokens of a sequence. Rajbhandari et al. 2020 (ZeRO, arXiv 1910.02054): samples
+are divided, and with them gradients and optimizer states (stage 2), weights, too (stage 3).
+"""
+
+from typing import Literal, get_args
 
 from hetplanner.workload.workload import Workload
 
 TensorDegree = Literal[1, 2, 4, 8]
 DEGREES: tuple[TensorDegree, ...] = (1, 2, 4, 8)
+Sharding = Literal["tensor", "zero2", "zero3"]
+"""What the devices of a group divide: the layers; or the samples of a micro-batch, with gradients and optimizer states
+(zero2), with the weights, too (zero3)."""
+SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
+SHARDING_WORDS: dict[Sharding, str] = {"tensor": "tensor parallelism", "zero2": "ZeRO 2", "zero3": "ZeRO 3"}
 
 
-def why_not(workload: Workload, degree: int) -> str:
-    """Why a workload's layers cannot be shared by so many devices, with what can; '' if they can.
-
-    Source: Shoeybi et al. 2019 (Megatron-LM, arXiv 1909.08053): heads and columns of a layer are divided.
-    Korthikanti et al. 2022 (arXiv 2205.05198): so are the tokens of a sequence.
-    """
+def why_not(workload: Workload, degree: int, sharding: Sharding = "tensor") -> str:
+    """Why so many devices cannot share a workload's layers or samples, with what can; '' if they can."""
     if degree == 1:
         return ""
-    shape = workload.transformer
-    if shape is None:
-        return f"{workload.name!r:.60} is a captured model, whose layers are not divided; use degree 1"
-    if workload.fine_tuning is not None and workload.fine_tuning.adapters is not None:
-        return "adapters are not divided; use degree 1"
-    if shape.boundary_layers is not None:
-        return "compression-aware layers are not divided; use degree 1"
+    if workload.transformer is None:
+        what = "layers" if sharding == "tensor" else "samples"
+        return f"{workload.name!r:.60} is a captured model, whose {what} are not divided; use degree 1"
     if degree not in DEGREES:
         return f"the degree must be 1, 2, 4 or 8, got {degree}"
+    return _why_no_layers(workload, degree) if sharding == "tensor" else _why_no_samples(workload, degree)
+
+
+def _why_no_layers(workload: Workload, degree: int) -> str:
+    shape = workload.transformer
+    assert shape is not None
+    if workload.fine_tuning is not None and workload.fine_tuning.adapters is not None:
+        return "adapters are not divided; use degree 1, or sharding zero2 or zero3"
+    if shape.boundary_layers is not None:
+        return "compression-aware layers are not divided; use degree 1, or sharding zero2 or zero3"
     if shape.num_kv_heads % degree:
         fitting = [d for d in DEGREES if shape.num_kv_heads % d == 0 and shape.heads % d == 0]
         what = "heads" if shape.num_kv_heads == shape.heads else "key/value heads"
@@ -33,3 +45,12 @@ def why_not(workload: Workload, degree: int) -> str:
         fitting = [d for d in DEGREES if workload.seq_len % d == 0]
         return f"{workload.seq_len} tokens are no multiple of {degree}; use {fitting[-1]}, or other tokens"
     return ""
+
+
+def _why_no_samples(workload: Workload, degree: int) -> str:
+    size = workload.micro_batch
+    if size % degree == 0:
+        return ""
+    fitting = [d for d in DEGREES if size % d == 0]
+    what = f"{size} sample{'s' if size > 1 else ''} of a micro-batch cannot be divided by {degree}"
+    return f"{what}; use {fitting[-1]}, or another --micro-batch"

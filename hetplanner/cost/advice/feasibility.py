@@ -1,9 +1,9 @@
 """What one change would make a problem feasible: tried on the problem, not guessed.
 
 In order: another number of stages or replicas, a smaller micro-batch, optimizer states sharded over replicas (ZeRO 1),
-groups of a host's devices (tensor parallelism), the excluded devices, and two of these together. Then what is out of
-scope: weights sharded over replicas (ZeRO 3), tensor parallelism between hosts. Last, more devices. Recomputation is
-no advice: a search recomputes by itself where that is needed.
+groups of a host's devices (tensor parallelism, then ZeRO 3), the excluded devices, and two of these together. Then what
+is out of scope: weights sharded over replicas of several hosts (ZeRO 3), tensor parallelism between hosts. Last, more
+devices. Recomputation is no advice: a search recomputes by itself where that is needed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +22,12 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.groupings import Groupings
 from hetplanner.plan.problem import Problem
 from hetplanner.units import short_bytes
-from hetplanner.workload.tensor_degrees import DEGREES, why_not
+from hetplanner.workload.tensor_degrees import DEGREES, SHARDING_WORDS, Sharding, why_not
 
 FloatArray = NDArray[np.float64]
 
 MOST_TENSOR_PARALLEL = 64
+ADVISED: tuple[Sharding, ...] = ("tensor", "zero3")
 
 
 @dataclass(frozen=True)
@@ -128,14 +130,16 @@ def _groups(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """Groups of one size in all hosts that have so many equal devices."""
     if problem.groups is not None or problem.constraints.tensor != (1,) or problem.objective == "dtfm":
         return
-    for degree in DEGREES[1:]:
-        if not why_not(problem.workload, degree):
-            wanted = problem.replace(constraints=problem.constraints.replace(tensor=(degree,)))
+    for sharding, degree in product(ADVISED, DEGREES[1:]):
+        if not why_not(problem.workload, degree, sharding):
+            constraints = problem.constraints.replace(tensor=(degree,), sharding=(sharding,))
+            wanted = problem.replace(constraints=constraints)
             with suppress(InvalidInput):  # no host has so many
                 ways = Groupings(wanted)
-                (degrees,) = ways.alike()
-                text = f"tensor parallelism inside hosts would help (--tensor 1,{degree})"
-                yield text, wanted.replace(groups=ways.groups(degrees))
+                (divisions,) = ways.alike()
+                more = "" if sharding == "tensor" else f" --sharding {sharding}"
+                text = f"{SHARDING_WORDS[sharding]} inside hosts would help (--tensor 1,{degree}{more})"
+                yield text, wanted.replace(groups=ways.groups(divisions))
 
 
 def _smaller_micro_batches(problem: Problem) -> Iterator[tuple[str, Problem]]:

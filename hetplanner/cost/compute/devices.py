@@ -34,6 +34,8 @@ class DeviceTable:
     """Names in the catalog; of a kind that it doesn't know the cluster file's."""
     degree_D: IntArray
     """Devices of a host that serve in this one's place: 1 unless it leads a group."""
+    sharding_D: IntArray
+    """What they divide: its number in `SHARDINGS`; 0 for a single device."""
     ring_s_per_byte_D: FloatArray
     ring_latency_s_D: FloatArray
     """Of the links between the members of a group."""
@@ -76,7 +78,17 @@ class DeviceTable:
         update_s = update_bytes / bandwidth
         alone, nothing = np.ones(len(names), dtype=np.int64), np.zeros(len(names))
         return DeviceTable(
-            rate, memory, bandwidth, price, update_s, class_D.reshape(-1), tuple(names), alone, nothing, nothing
+            rate,
+            memory,
+            bandwidth,
+            price,
+            update_s,
+            class_D.reshape(-1),
+            tuple(names),
+            alone,
+            0 * alone,
+            nothing,
+            nothing,
         )
 
     def scaled(self, rate_D: FloatArray, memory_D: FloatArray) -> DeviceTable:

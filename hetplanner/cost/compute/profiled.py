@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,20 @@ from hetplanner.cost.compute.devices import DeviceTable
 from hetplanner.plan.problem import Problem
 from hetplanner.profiles.curves import cost_at
 from hetplanner.profiles.model import LayerCost
+from hetplanner.workload.tensor_degrees import SHARDINGS, Sharding
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-PlainCell = tuple[str, int]
+
+class PlainCell(NamedTuple):
+    """Equal devices, or equal groups of so many: kind in the catalog, degree, and what a group divides."""
+
+    kind: str
+    degree: int = 1
+    sharding: Sharding = "tensor"
+
+
 Way = Literal["forward", "backward"]
 
 
@@ -37,36 +46,46 @@ class ProfiledKinds:
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """Kinds of the cluster's devices that the profile has seconds of, by their names in the catalog."""
-        return tuple(dict.fromkeys(kind for kind, _ in self.cells))
+        return tuple(dict.fromkeys(kind for kind, *_ in self.cells))
 
     @cached_property
     def cells(self) -> dict[PlainCell, dict[str, LayerCost]]:
-        """Costs at the problem's micro-batch by (kind in the catalog, degree) and layer; of kinds in the cluster."""
+        """Costs at the problem's micro-batch by cell and layer; of kinds in the cluster.
+
+        A member of a group that divides samples computes some of them as a single device.
+        """
         profile = self.problem.profile
         if profile is None:
             return {}
         present = {plain_kind(device.kind) for device in self.problem.cluster.devices}
-        rows: dict[PlainCell, dict[str, list[LayerCost]]] = {}
+        rows: dict[tuple[str, int], dict[str, list[LayerCost]]] = {}
         for row in profile.rows:
             kind = plain_kind(row.kind)
             if kind in present:
                 rows.setdefault((kind, row.degree), {}).setdefault(row.layer, []).append(row)
         size = self.problem.workload.micro_batch
+        sizes = {PlainCell(*cell): (size, by_layer) for cell, by_layer in rows.items()}
+        for degree, sharding in {(g.degree, g.sharding) for g in self.problem.groups or () if g.sharding != "tensor"}:
+            alone = ((kind, by_layer) for (kind, members), by_layer in rows.items() if members == 1)
+            sizes |= {PlainCell(kind, degree, sharding): (size // degree, by_layer) for kind, by_layer in alone}
         return {
-            cell: {name: cost_at(found, size) for name, found in by_layer.items()} for cell, by_layer in rows.items()
+            cell: {name: cost_at(found, part) for name, found in by_layer.items()}
+            for cell, (part, by_layer) in sizes.items()
         }
 
     def seconds(self, cell: PlainCell, way: Way, roofline_o: FloatArray, exchange_o: FloatArray) -> FloatArray:
         """By op: seconds of a device of a kind, or of a group of so many.
 
-        Measured at this degree; else as measured on one device, divided by the degree, with what a group exchanges;
-        else by the roofline.
+        Measured at this degree; else as measured on one device, divided by the degree or of fewer samples, with what
+        a group exchanges; else by the roofline.
         """
-        kind, degree = cell
-        if cell in self.cells:
+        alone = PlainCell(cell.kind)
+        if cell in self.cells and cell.sharding == "tensor":
             return self.spread(self.of_layers(cell, way), roofline_o + exchange_o)
-        if (kind, 1) in self.cells:
-            return self.spread(self.of_layers((kind, 1), way) / degree, roofline_o) + exchange_o
+        if cell in self.cells:
+            return self.spread(self.of_layers(cell, way), roofline_o) + exchange_o
+        if alone in self.cells:
+            return self.spread(self.of_layers(alone, way) / cell.degree, roofline_o) + exchange_o
         return roofline_o + exchange_o
 
     def of_layers(self, cell: PlainCell, field: str) -> FloatArray:
@@ -93,7 +112,7 @@ class ProfiledKinds:
     @cached_property
     def kept_L(self) -> FloatArray | None:
         """Bytes that a micro-batch keeps of each layer, the most over the kinds; None where one was not measured."""
-        cells = [cell for cell in self.cells if cell[1] == 1]
+        cells = [cell for cell in self.cells if cell.degree == 1]
         if not cells or any(cost.kept is None for cell in cells for cost in self.cells[cell].values()):
             return None
         return np.max([self.of_layers(cell, "kept") for cell in cells], axis=0)
@@ -107,17 +126,17 @@ class ProfiledKinds:
         """
         rate_D, update_D = table.rate_flops_per_s_D.copy(), table.update_s_per_weight_D.copy()
         rows_of: dict[PlainCell, list[int]] = {}
-        for row, cell in enumerate(zip(table.kind_D, table.degree_D.tolist(), strict=True)):
-            rows_of.setdefault(cell, []).append(row)
+        for row in range(len(table.kind_D)):
+            rows_of.setdefault(cell_of(table, row), []).append(row)
         for cell, rows in rows_of.items():
-            known = cell if cell in self.cells else (cell[0], 1)
+            known = cell if cell in self.cells else PlainCell(cell.kind)
             if known in self.cells:
-                share = cell[1] / known[1]
+                share = cell.degree / known.degree
                 passes_L = self.of_layers(known, "forward") + self.of_layers(known, "backward")
                 rate_D[rows] = share * flops / float(passes_L.sum())
                 update_s = self._update_s_per_weight(known)
                 if update_s is not None:
-                    update_D[rows] = update_s / share
+                    update_D[rows] = update_s / (share if cell.sharding == "tensor" else cell.degree)
         return replace(table, rate_flops_per_s_D=rate_D, update_s_per_weight_D=update_D)
 
     def _update_s_per_weight(self, cell: PlainCell) -> float | None:
@@ -129,3 +148,8 @@ class ProfiledKinds:
         if profile is None or profile.optimizer != workload.optimizer or unknown or not trained:
             return None
         return float(self.of_layers(cell, "update").sum()) / trained
+
+
+def cell_of(table: DeviceTable, device: int) -> PlainCell:
+    """Which cell a device, or the group that it leads, belongs to."""
+    return PlainCell(table.kind_D[device], int(table.degree_D[device]), SHARDINGS[table.sharding_D[device]])

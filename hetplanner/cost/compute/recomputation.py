@@ -16,6 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from hetplanner.cost.compute.sharded import summing_bytes
 from hetplanner.workload.optimizers import ELEMENTWISE, FLOAT_BYTES, SLICE_ELEMENTS
 from hetplanner.workload.transformer_graph import LOSS_ELEMENTS
 from hetplanner.workload.workload import Workload
@@ -32,6 +33,7 @@ class Recomputation:
 
     Args:
         workload: a captured model has no layers: each of its stages is one segment.
+        members: of the largest group that divides samples: each gathers the matrix of a product; 0 where none does.
 
     Attributes:
         input_bytes_O: of one micro-batch's input of a segment that begins there, in float32.
@@ -41,7 +43,7 @@ class Recomputation:
         update_o: bytes that the optimizer's step of each op needs beside its states, when nothing is kept.
     """
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, members: int = 0) -> None:
         ops = workload.graph.ops
         self.input_bytes_O = np.array(workload.boundary_elements, dtype=np.float64) * FLOAT_BYTES
         begins = [workload.program is None and one.layer != two.layer for one, two in pairwise(ops)]
@@ -53,9 +55,12 @@ class Recomputation:
         largest_o = np.array([op.largest_weight for op in ops], dtype=np.float64)
         of_weight_o = np.array([FLOAT_BYTES if op.kind == "embedding" else workload.dtype_bytes for op in ops])
         working_o = np.array([op.working_bytes for op in ops], dtype=np.float64) * workload.micro_batch
-        self.working_o = working_o + largest_o * of_weight_o
+        self.working_o = working_o + largest_o * (summing_bytes(members) if members else of_weight_o)
         if workload.program is None:
-            self.working_o[-1] += LOSS_BYTES * min(LOSS_ELEMENTS, workload.output_elements[-2])
+            together = max(1, members)
+            self.working_o[-1] += LOSS_BYTES * min(LOSS_ELEMENTS * together, workload.output_elements[-2])
+            # In the head's backward the gradient of the logits stands where they were, which the loss keeps.
+            self.working_o[-2] += ops[-1].activation_bytes * workload.micro_batch
         if workload.optimizer in ELEMENTWISE:
             largest_o = np.minimum(largest_o, SLICE_ELEMENTS)
         self._below: dict[tuple[int, int], float] = {}

@@ -1,4 +1,5 @@
-"""Plan files: `hetplanner/plan@1` (static), `@2` (elastic), `@3` (static with groups of devices), `@4` (with ZeRO).
+"""Plan files: `hetplanner/plan@1` (static), `@2` (elastic), `@3` (static with groups of devices), `@4` (with ZeRO over
+replicas), `@5` (with ZeRO inside groups).
 
 They are JSON, validated, and never name code.
 
@@ -18,10 +19,11 @@ from hetplanner.plan.reach import find_elastic_gap, find_gap
 from hetplanner.reading import reader
 from hetplanner.schema import check_format, checked, parse_json, read_text, write_text
 
-PLAN_VERSION = 4
+PLAN_VERSION = 5
 STATIC_VERSION = 1
 ELASTIC_VERSION = 2
 GROUPS_VERSION = 3
+ZERO_VERSION = 4
 
 AnyPlan = Plan | ElasticPlan
 
@@ -103,6 +105,9 @@ def plan_to_data(plan: AnyPlan) -> dict[str, Any]:
     if plan.problem.groups is not None or plan.problem.constraints.tensor != (1,):
         version = GROUPS_VERSION
     if plan.problem.constraints.zero:
+        version = ZERO_VERSION
+    shards_samples = any(group.sharding != "tensor" for group in plan.problem.groups or ())
+    if shards_samples or plan.problem.constraints.sharding != ("tensor",):
         version = PLAN_VERSION
     return {"format": f"hetplanner/plan@{version}"} | plan.model_dump(mode="json", by_alias=True, exclude_none=True)
 

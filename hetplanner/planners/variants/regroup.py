@@ -38,7 +38,8 @@ def with_degree(problem: Problem, degree: TensorDegree) -> Problem:
     Raises:
         InvalidInput: the model's layers cannot be divided so, or no host has so many equal devices.
     """
-    wanted = problem.constraints.replace(tensor=(degree,))
+    sharding = problem.constraints.sharding if degree > 1 else ("tensor",)
+    wanted = problem.constraints.replace(tensor=(degree,), sharding=sharding)
     alone = problem.replace(groups=None, constraints=wanted)
     ways = Groupings(alone)
     try:

@@ -28,12 +28,12 @@ from hetplanner.errors import HetplannerError
 from hetplanner.plan.train import TrainConfig
 from hetplanner.profiles.layers import layer_runs
 from hetplanner.profiles.measuring import REFUSED
+from hetplanner.runtime.device_group.group import ALONE, DeviceGroup
 from hetplanner.runtime.measure.live_bytes import LiveBytes
 from hetplanner.runtime.measure.profiled_group import joined_group, measuring_group, member_command, member_device
 from hetplanner.runtime.model.build import Batch, StageModel
 from hetplanner.runtime.model.stage import StageRunner
 from hetplanner.runtime.rng import RngKey
-from hetplanner.runtime.tensor_parallel.group import ALONE, TensorGroup
 from hetplanner.runtime.train.data import open_batches
 from hetplanner.runtime.train.optimizers import StageOptimizer
 from hetplanner.workload.files import workload_from_data
@@ -80,7 +80,7 @@ def _set_threads(request: dict[str, Any], device: torch.device, degree: int) -> 
         torch.set_num_threads(request["threads"] or max(1, len(os.sched_getaffinity(0)) // degree))
 
 
-def measured_rows(request: dict[str, Any], device: torch.device, group: TensorGroup) -> Iterator[dict[str, Any]]:
+def measured_rows(request: dict[str, Any], device: torch.device, group: DeviceGroup) -> Iterator[dict[str, Any]]:
     """A row for every distinct layer and micro-batch."""
     workload = workload_from_data(request["workload"], "workload")
     more = {"degree": group.degree} if group.degree > 1 else {}
@@ -109,7 +109,7 @@ def about_device(device: torch.device) -> dict[str, Any]:
 
 
 def profiled(
-    workload: Workload, device: torch.device, window_s: float, group: TensorGroup = ALONE
+    workload: Workload, device: torch.device, window_s: float, group: DeviceGroup = ALONE
 ) -> Iterator[dict[str, Any]]:
     """A row for every distinct layer at the workload's micro-batch, in the model's order."""
     first, known = 0, set()
@@ -128,7 +128,7 @@ class _LayerAtWork:
     first: int
     end: int
     device: torch.device
-    group: TensorGroup
+    group: DeviceGroup
 
     def __post_init__(self) -> None:
         config = TrainConfig()

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from hetplanner.errors import InvalidInput
 from hetplanner.runtime.comm.connect import store_at
 from hetplanner.runtime.device import named_device
-from hetplanner.runtime.tensor_parallel.group import TensorGroup
+from hetplanner.runtime.device_group.group import DeviceGroup
 
 LOOPBACK, START_S = "127.0.0.1", 120.0
 
@@ -29,7 +29,7 @@ def member_device(name: str, index: int, degree: int) -> torch.device:
 
 
 @contextmanager
-def measuring_group(degree: int, device: torch.device, command: Sequence[str]) -> Iterator[TensorGroup]:
+def measuring_group(degree: int, device: torch.device, command: Sequence[str]) -> Iterator[DeviceGroup]:
     """The leader's end of a group, whose other members are started; they have ended when this does.
 
     Args:
@@ -38,7 +38,7 @@ def measuring_group(degree: int, device: torch.device, command: Sequence[str]) -
         command: of a member; its degree, number and the port where the members meet are appended.
     """
     if degree == 1:
-        yield TensorGroup()
+        yield DeviceGroup()
         return
     store = store_at(LOOPBACK, 0, timedelta(seconds=START_S), is_master=True)
     members = [
@@ -54,16 +54,16 @@ def measuring_group(degree: int, device: torch.device, command: Sequence[str]) -
             member.wait()
 
 
-def joined_group(degree: int, index: int, port: int, device: torch.device) -> TensorGroup:
+def joined_group(degree: int, index: int, port: int, device: torch.device) -> DeviceGroup:
     """A member's end."""
     store = store_at(LOOPBACK, port, timedelta(seconds=START_S), is_master=False)
     return _joined(store, index, degree, device)
 
 
-def _joined(store: dist.Store, index: int, degree: int, device: torch.device) -> TensorGroup:
+def _joined(store: dist.Store, index: int, degree: int, device: torch.device) -> DeviceGroup:
     dist.init_process_group("gloo", store=store, rank=index, world_size=degree, timeout=timedelta(seconds=START_S))
     on_device = dist.new_group(backend="nccl") if device.type == "cuda" else None
-    return TensorGroup(index, degree, 0, dist.group.WORLD, on_device)
+    return DeviceGroup(index, degree, 0, dist.group.WORLD, on_device)
 
 
 def member_command(module: str, request: str) -> list[str]:

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from hetplanner.plan.train import check_trainable
+from hetplanner.runtime.device_group.group import ALONE, DeviceGroup, part_shape
+from hetplanner.runtime.device_group.shards import Shard, make_shards
 from hetplanner.runtime.model.captured import ProgramStage
 from hetplanner.runtime.model.layout import (
     Crossing,
@@ -27,8 +29,6 @@ from hetplanner.runtime.model.layout import (
 )
 from hetplanner.runtime.model.transformer_stage import TransformerStage
 from hetplanner.runtime.rng import RngKey
-from hetplanner.runtime.tensor_parallel.group import ALONE, TensorGroup, part_shape
-from hetplanner.runtime.tensor_parallel.shards import Shard, make_shards
 from hetplanner.workload.model import Op
 from hetplanner.workload.workload import Workload
 
@@ -127,7 +127,7 @@ class StageModel:
         end_op: int,
         seed: int | None,
         device: torch.device | None = None,
-        group: TensorGroup = ALONE,
+        group: DeviceGroup = ALONE,
         zeros: Callable[[int], Tensor] | None = None,
     ) -> None:
         check_trainable(workload)
@@ -154,7 +154,8 @@ class StageModel:
     def _own_shape(self, crossing: Crossing) -> tuple[int, ...]:
         if self.group.degree == 1:
             return crossing.shape
-        return part_shape(crossing.shape, crossing.axis, self.group.index, self.group.degree)
+        axis = self.group.divided_axis(crossing.axis)
+        return part_shape(crossing.shape, axis, self.group.index, self.group.degree)
 
     def _lay_out(self, seed: int | None, zeros: Callable[[int], Tensor]) -> None:
         whole = stage_weights(self.workload, self.first_op, self.end_op)

@@ -11,10 +11,10 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.reducers.groups import ReductionGroup
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.comm.wire import CPU
+from hetplanner.runtime.device_group.group import ALONE, DeviceGroup
+from hetplanner.runtime.device_group.shards import own_ranges
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.model.stage import StageRunner
-from hetplanner.runtime.tensor_parallel.group import ALONE, TensorGroup
-from hetplanner.runtime.tensor_parallel.shards import own_ranges
 from hetplanner.runtime.train.optimizers import StageOptimizer
 from hetplanner.runtime.train.zero import shard_ranges
 from hetplanner.workload.model import OpGraph
@@ -36,7 +36,7 @@ class Chunk:
 
     @staticmethod
     def build(
-        plan: Plan, place: tuple[int, int], config: TrainConfig, device: torch.device, group: TensorGroup = ALONE
+        plan: Plan, place: tuple[int, int], config: TrainConfig, device: torch.device, group: DeviceGroup = ALONE
     ) -> "Chunk":
         """The chunk of (stage, replica), with initial weights; of a member of a group its part."""
         stage, workload = plan.stages[place[0]], plan.problem.workload
@@ -48,7 +48,10 @@ class Chunk:
         return Chunk(
             *place,
             model,
-            StageRunner(model, recompute=stage.recompute or workload.recompute, in_flight=plan.held_S[place[0]]),
+            StageRunner(
+                model, recompute=stage.recompute or workload.recompute, in_flight=plan.held_S[place[0]],
+                members=plan.problem.sample_members,
+            ),
             StageOptimizer(
                 workload, stage.first_op, stage.end_op, config, model.flat, model.flat_grad, weights, shard=shard
             ),
@@ -83,7 +86,7 @@ class Chunk:
 
 
 def build_chunks(
-    plan: Plan, rank: int, config: TrainConfig, device: torch.device = CPU, group: TensorGroup = ALONE
+    plan: Plan, rank: int, config: TrainConfig, device: torch.device = CPU, group: DeviceGroup = ALONE
 ) -> tuple[Chunk, ...]:
     """All chunks of a rank, in stage order; of a member of its group the parts that it holds."""
     return tuple(Chunk.build(plan, place, config, device, group) for place in plan.places_of_rank[rank])

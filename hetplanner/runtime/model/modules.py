@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (torch's own convention)
 
+from hetplanner.runtime.device_group import cross_entropy, sharded_weights
+from hetplanner.runtime.device_group.group import ALONE, DeviceGroup, part_range
 from hetplanner.runtime.model.cross_entropy import summed_cross_entropy
 from hetplanner.runtime.model.precision import lowered
 from hetplanner.runtime.rng import RngKey, stable_seed
-from hetplanner.runtime.tensor_parallel import cross_entropy
-from hetplanner.runtime.tensor_parallel.group import ALONE, TensorGroup, part_range
 from hetplanner.workload.fine_tuning import Adapters, LinearLayer, adapted_layers
 from hetplanner.workload.transformer import TransformerConfig
 
@@ -30,16 +30,16 @@ ADAPTER_LEAVES = ("lora_A", "lora_B")
 """What PEFT calls an adapter's two weights."""
 
 
-def drop(x: Tensor, share: float, key: RngKey | None, op_index: int, group: TensorGroup = ALONE) -> Tensor:
+def drop(x: Tensor, share: float, key: RngKey | None, op_index: int, group: DeviceGroup = ALONE) -> Tensor:
     """Dropout drawn from (seed, step, micro-batch, op); `key` None leaves `x` alone (evaluation).
 
-    Members of a group draw for all tokens and take those of their own, so that they drop what one device drops.
+    Members of a group draw for all tokens and take their own part, so that they drop what one device drops.
     """
     if share == 0.0 or key is None:
         return x
     generator = torch.Generator(x.device).manual_seed(stable_seed(key.seed, key.step, key.micro_batch, op_index))
-    kept = torch.empty_like(x) if group.degree == 1 else x.new_empty(x.shape[0], x.shape[1] * group.degree, x.shape[2])
-    mine = group.own_tokens(kept.bernoulli_(1.0 - share, generator=generator))
+    kept = torch.empty_like(x) if group.degree == 1 else x.new_empty(group.whole_shape(x.shape))
+    mine = group.own_part(kept.bernoulli_(1.0 - share, generator=generator))
     if group.degree > 1:
         mine = mine.clone()  # backward keeps it: not that of all tokens
     return x * mine.div_(1.0 - share)
@@ -56,13 +56,16 @@ def unfilled(*shape: int) -> nn.Parameter:
 class Linear(nn.Module):
     """x · weightᵀ (+ bias)."""
 
-    def __init__(self, wide_in: int, wide_out: int, bias: bool) -> None:
+    def __init__(self, wide_in: int, wide_out: int, bias: bool, group: DeviceGroup = ALONE) -> None:
         super().__init__()
+        self.group, self.wide_out = group, wide_out
         self.weight = unfilled(wide_out, wide_in)
         self.bias = unfilled(wide_out) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Projects the last axis."""
+        if self.group.divides_samples:
+            return sharded_weights.linear(x, self.weight, self.bias, self.wide_out, self.group)
         return F.linear(x, lowered(self.weight), None if self.bias is None else lowered(self.bias))
 
 
@@ -85,12 +88,15 @@ class Norm(nn.Module):
 class Rows(nn.Module):
     """A table whose rows are looked up."""
 
-    def __init__(self, num_rows: int, width: int) -> None:
+    def __init__(self, num_rows: int, width: int, group: DeviceGroup = ALONE) -> None:
         super().__init__()
+        self.group, self.num_rows = group, num_rows
         self.weight = unfilled(num_rows, width)
 
     def forward(self, index: Tensor) -> Tensor:
         """The rows of these indices."""
+        if self.group.divides_samples:
+            return sharded_weights.rows(index, self.weight, self.num_rows, self.group)
         return F.embedding(index, self.weight)
 
 
@@ -157,7 +163,7 @@ class OpModule(nn.Module):
     layer_half: ClassVar[str] = ""
 
     def __init__(
-        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: TensorGroup = ALONE
+        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: DeviceGroup = ALONE
     ) -> None:
         super().__init__()
         self.config, self.group = config, group
@@ -178,7 +184,7 @@ class OpModule(nn.Module):
 
     def column_parallel(self, x: Tensor, *names: str) -> tuple[Tensor, ...]:
         """What linear layers give that are divided by rows: of all tokens, this member's rows of each."""
-        if self.group.degree == 1:
+        if self.group.tensor_degree == 1:
             return tuple(self.project(name, x) for name in names)
         layers: list[Linear] = [getattr(self, name) for name in names]
         biases = [None if layer.bias is None else lowered(layer.bias) for layer in layers]
@@ -186,7 +192,7 @@ class OpModule(nn.Module):
 
     def row_parallel(self, name: str, x: Tensor) -> Tensor:
         """What a linear layer gives that is divided by columns: the members' sum, of this one's tokens."""
-        if self.group.degree == 1:
+        if self.group.tensor_degree == 1:
             return self.project(name, x)
         layer: Linear = getattr(self, name)
         y = self.group.scattered_sum(F.linear(x, lowered(layer.weight)))
@@ -194,24 +200,26 @@ class OpModule(nn.Module):
 
     def linear(self, wide_in: int, wide_out: int) -> Linear:
         """The family's linear layer: GPT-2 has biases, Llama has none."""
-        return Linear(wide_in, wide_out, bias=self.config.family == "gpt2")
+        return Linear(wide_in, wide_out, bias=self.config.family == "gpt2", group=self.group)
 
 
 class Embedding(OpModule):
     """Token rows, for GPT-2 with learned positions added: [B, T] int64 → [B, T, C]."""
 
     def __init__(
-        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: TensorGroup = ALONE
+        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: DeviceGroup = ALONE
     ) -> None:
         super().__init__(config, op_index, adapters, group)
-        self.tokens = Rows(config.vocab, config.hidden)
-        self.positions = Rows(config.max_seq_len, config.hidden) if config.family == "gpt2" else None
+        self.tokens = Rows(config.vocab, config.hidden, group)
+        self.positions = Rows(config.max_seq_len, config.hidden, group) if config.family == "gpt2" else None
 
     def forward(self, tokens_BT: Tensor, key: RngKey | None = None, mask: DocumentMask | None = None) -> Tensor:
         """Looks the tokens up; positions count from the beginning of each document."""
         x_BTC = self._rows(tokens_BT)
         if self.positions is not None:
-            if mask is None:
+            if mask is None and self.group.divides_samples:
+                x_BTC = x_BTC + self.positions(torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None])
+            elif mask is None:
                 x_BTC = x_BTC + self.group.own_tokens(self.positions.weight[None, : tokens_BT.shape[1]])
             else:
                 x_BTC = x_BTC + self.positions(self.group.own_tokens(mask.position_BT))
@@ -219,7 +227,7 @@ class Embedding(OpModule):
 
     def _rows(self, tokens_BT: Tensor) -> Tensor:
         """Of this member's tokens: each member adds the rows of its words."""
-        if self.group.degree == 1:
+        if self.group.tensor_degree == 1:
             rows: Tensor = self.tokens(tokens_BT)
             return rows
         first, end = part_range(self.config.vocab, self.group.index, self.group.degree)
@@ -234,7 +242,7 @@ class Attention(OpModule):
     layer_half = "attention"
 
     def __init__(
-        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: TensorGroup = ALONE
+        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: DeviceGroup = ALONE
     ) -> None:
         super().__init__(config, op_index, adapters, group)
         kv_width = config.num_kv_heads * config.head_dim
@@ -247,7 +255,7 @@ class Attention(OpModule):
         c = self.config
         (wide,) = self.column_parallel(self.norm_in(x_BTC), "qkv")
         B, T, _ = wide.shape
-        H, K = c.heads // self.group.degree, c.num_kv_heads // self.group.degree
+        H, K = c.heads // self.group.tensor_degree, c.num_kv_heads // self.group.tensor_degree
         wide = wide.view(B, T, H + 2 * K, c.head_dim).transpose(1, 2)
         q_BHTE, k_BKTE, v_BKTE = wide.split((H, K, K), dim=1)
         if c.family == "llama":
@@ -269,7 +277,7 @@ class Mlp(OpModule):
     layer_half = "mlp"
 
     def __init__(
-        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: TensorGroup = ALONE
+        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: DeviceGroup = ALONE
     ) -> None:
         super().__init__(config, op_index, adapters, group)
         self.norm_in = Norm(config)
@@ -299,7 +307,7 @@ class Narrow(OpModule):
     """
 
     def __init__(
-        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: TensorGroup = ALONE
+        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: DeviceGroup = ALONE
     ) -> None:
         super().__init__(config, op_index, adapters, group)
         assert config.boundary_layers is not None
@@ -320,7 +328,7 @@ class Widen(OpModule):
     """The second half of a compression-aware layer: [B, T, C / factor] → [B, T, C]."""
 
     def __init__(
-        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: TensorGroup = ALONE
+        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: DeviceGroup = ALONE
     ) -> None:
         super().__init__(config, op_index, adapters, group)
         self.spread = self.linear(config.narrow_width, config.hidden)
@@ -334,7 +342,7 @@ class FinalNorm(OpModule):
     """The norm in front of the head: [B, T, C] → [B, T, C]."""
 
     def __init__(
-        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: TensorGroup = ALONE
+        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: DeviceGroup = ALONE
     ) -> None:
         super().__init__(config, op_index, adapters, group)
         self.norm_in = Norm(config)
@@ -348,13 +356,15 @@ class Head(OpModule):
     """Logits: [B, T, C] → [B, T, V]. Its weight may be the embedding's (tied)."""
 
     def __init__(
-        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: TensorGroup = ALONE
+        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: DeviceGroup = ALONE
     ) -> None:
         super().__init__(config, op_index, adapters, group)
         self.weight = unfilled(config.vocab, config.hidden)
 
     def forward(self, x_BTC: Tensor, key: RngKey | None = None) -> Tensor:
         """Projects on the vocabulary."""
+        if self.group.divides_samples:
+            return sharded_weights.linear(x_BTC, self.weight, None, self.config.vocab, self.group)
         if self.group.degree == 1:
             return F.linear(x_BTC, lowered(self.weight))
         return self.group.column_parallel(x_BTC, [lowered(self.weight)], [None])[0]
@@ -370,14 +380,14 @@ class Loss(OpModule):
     def forward(self, logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
         """Adds up the tokens' losses in float32."""
         logits_NV, labels_N = logits_BTV.flatten(0, 1), labels_BT.flatten()
-        if self.group.degree == 1:
-            return summed_cross_entropy(logits_NV, labels_N)
+        if self.group.tensor_degree == 1:
+            return sharded_weights.over_samples(summed_cross_entropy(logits_NV, labels_N), self.group)
         return cross_entropy.summed_cross_entropy(logits_NV, labels_N, self._first_word, self.group)
 
     def count_correct(self, logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
         """How many labels have the greatest logit; of equal ones the first counts."""
-        if self.group.degree == 1:
-            return logits_BTV.argmax(dim=-1).eq(labels_BT).sum()
+        if self.group.tensor_degree == 1:
+            return sharded_weights.over_samples(logits_BTV.argmax(dim=-1).eq(labels_BT).sum(), self.group)
         logits_NV, labels_N = logits_BTV.flatten(0, 1), labels_BT.flatten()
         return cross_entropy.count_correct(logits_NV, labels_N, self._first_word, self.group)
 

@@ -31,11 +31,12 @@ class StageRunner:
         recompute: keep only inputs and compute the rest again in backward.
         in_flight: micro-batches held at once; with few of them the inputs of layers are kept, see
             :class:`hetplanner.cost.compute.recomputation.Recomputation`.
+        members: as there.
     """
 
-    def __init__(self, model: StageModel, *, recompute: bool = False, in_flight: int = 1) -> None:
+    def __init__(self, model: StageModel, *, recompute: bool = False, in_flight: int = 1, members: int = 0) -> None:
         self.model = model
-        again = Recomputation(model.workload) if recompute else None
+        again = Recomputation(model.workload, members) if recompute else None
         segments = again.segments(model.first_op, model.end_op, in_flight) if again else ()
         self._keeps_input = len(segments) == 1
         self._layers: tuple[tuple[int, int], ...] = segments if len(segments) > 1 else ()

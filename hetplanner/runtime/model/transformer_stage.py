@@ -5,20 +5,20 @@ from functools import partial
 
 from torch import Tensor, nn
 
+from hetplanner.runtime.device_group.group import ALONE, DeviceGroup
 from hetplanner.runtime.model.initial import fill_transformer_weight
 from hetplanner.runtime.model.layout import ModelWeight
 from hetplanner.runtime.model.modules import MODULES, Attention, DocumentMask, Embedding, Loss, OpModule
 from hetplanner.runtime.rng import RngKey
-from hetplanner.runtime.tensor_parallel.group import ALONE, TensorGroup
 from hetplanner.workload.workload import Workload
 
 
 class TransformerStage:
     """Modules of ops `first_op` to `end_op`; see `build.StageOps`. Members of a group each have a part of them."""
 
-    def __init__(self, workload: Workload, first_op: int, end_op: int, group: TensorGroup = ALONE) -> None:
+    def __init__(self, workload: Workload, first_op: int, end_op: int, group: DeviceGroup = ALONE) -> None:
         assert workload.transformer is not None
-        self.graph, self.config, self.first_op = workload.graph, workload.transformer, first_op
+        self.graph, self.config, self.first_op, self.group = workload.graph, workload.transformer, first_op, group
         adapters = workload.fine_tuning.adapters if workload.fine_tuning is not None else None
         self.modules: list[OpModule] = [
             MODULES[op.kind](workload.transformer, first_op + i, adapters, group)
@@ -51,7 +51,8 @@ class TransformerStage:
         segments: Sequence[tuple[int, int]] = (),
     ) -> list[Tensor]:  # fmt: skip
         """Runs the modules one after the other."""
-        tokens, labels, documents = (*(batch or ()), None, None, None)[:3]
+        parts = [None if part is None else self.group.own_samples(part) for part in batch or ()]
+        tokens, labels, documents = (*parts, None, None, None)[:3]
         x = inputs[0] if inputs else tokens
         mask = None if documents is None else DocumentMask.of(documents)
         if not segments:

@@ -27,6 +27,8 @@ from hetplanner.runtime.comm.delta import ChangingEnd, SampleMemory
 from hetplanner.runtime.comm.receive_order import TOPIC, message_index, proofs_of_delivery, receive_order, sent_messages
 from hetplanner.runtime.comm.reductions import Reductions
 from hetplanner.runtime.comm.transport import Expected, Topic, Transport
+from hetplanner.runtime.device_group.group import ALONE, DeviceGroup
+from hetplanner.runtime.device_group.whole_stage import whole_stages
 from hetplanner.runtime.measure.device_clock import DeviceClock, Mark
 from hetplanner.runtime.measure.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.model.build import Batch
@@ -34,8 +36,6 @@ from hetplanner.runtime.model.chunk import Chunk
 from hetplanner.runtime.model.layout import Crossing, crossing_tensors
 from hetplanner.runtime.model.precision import boundary_codec
 from hetplanner.runtime.rng import RngKey
-from hetplanner.runtime.tensor_parallel.group import ALONE, TensorGroup
-from hetplanner.runtime.tensor_parallel.whole_stage import whole_stages
 from hetplanner.runtime.train.data import Batches
 from hetplanner.runtime.train.update import Update
 from hetplanner.schedule.order import make_schedule
@@ -110,7 +110,7 @@ class Executor:
         telemetry: Telemetry,
         order: SampleOrder | None = None,
         heartbeat: Heartbeat | None = None,
-        group: TensorGroup = ALONE,
+        group: DeviceGroup = ALONE,
     ) -> None:
         self.plan, self.rank, self.config, self.chunks = plan, rank, config, chunks
         self.group, self.wholes = group, whole_stages(plan, chunks, config, group)
@@ -434,7 +434,7 @@ class Executor:
         return act
 
     def scattered(self, whole: Tensor | None, action: Action) -> Tensor:
-        """This member's part of a message: it shares the tokens with the others of its group."""
+        """This member's part of a message: it shares tokens or samples with the others of its group."""
         if self.group.degree == 1:
             assert whole is not None
             return whole
@@ -442,7 +442,8 @@ class Executor:
             return torch.empty(0)
         crossing = self._crossing(action.stage)
         with self._awaiting_leader():
-            return self.group.scatter(whole, crossing.shape, crossing.axis, self.transport.device)
+            axis = self.group.divided_axis(crossing.axis)
+            return self.group.scatter(whole, crossing.shape, axis, self.transport.device)
 
     @contextmanager
     def _awaiting_leader(self) -> Iterator[None]:
@@ -457,7 +458,8 @@ class Executor:
         if self.group.degree == 1 or not whole.numel():
             return whole
         crossing = self._crossing(stage)
-        return whole.view(crossing.shape).tensor_split(self.group.degree, crossing.axis)[self.group.index].reshape(-1)
+        axis = self.group.divided_axis(crossing.axis)
+        return whole.view(crossing.shape).tensor_split(self.group.degree, axis)[self.group.index].reshape(-1)
 
     def gathered(self, part: Tensor, action: Action) -> Tensor | None:
         """The whole message of a group's members, on its leader; None on the others."""
@@ -466,7 +468,7 @@ class Executor:
         if not self.plan.boundary_elements(action.stage, role_of(action)):
             return part if self.group.is_leader else None
         crossing = self._crossing(action.stage)
-        return self.group.gather(part, crossing.shape, crossing.axis)
+        return self.group.gather(part, crossing.shape, self.group.divided_axis(crossing.axis))
 
     def _crossing(self, stage: int) -> Crossing:
         """What crosses the boundary behind a stage of a transformer."""

@@ -15,9 +15,9 @@ from hetplanner.plan.parts import Place, parts_of, portions_of
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.train import TrainConfig, exchanges_norms
 from hetplanner.runtime.comm.transport import Expected, Topic, Transport
+from hetplanner.runtime.device_group.group import ALONE, DeviceGroup
 from hetplanner.runtime.model.chunk import Chunk, added_up, tied_gradients
 from hetplanner.runtime.model.precision import LossScale
-from hetplanner.runtime.tensor_parallel.group import ALONE, TensorGroup
 from hetplanner.runtime.train.zero import counted_ranges
 
 NORM_BYTES = 8
@@ -42,7 +42,7 @@ class Update:
         config: TrainConfig,
         chunks: tuple[Chunk, ...],
         transport: Transport,
-        group: TensorGroup = ALONE,
+        group: DeviceGroup = ALONE,
     ) -> None:
         self.rank, self.config, self.chunks, self.transport, self.group = rank, config, chunks, transport, group
         self.grad_square = 0.0

@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 
 from hetplanner.runtime.comm.connect import store_at
-from hetplanner.runtime.tensor_parallel.group import TensorGroup
+from hetplanner.runtime.device_group.group import DeviceGroup
+from hetplanner.workload.tensor_degrees import SHARDINGS, Sharding
 from tests.support.training.stage_memory import Case, counted, planned
 
 pytestmark = pytest.mark.distributed
@@ -22,25 +23,30 @@ CASES = [
     Case("llama", "bfloat16", "all", 2),
 ]
 TOO_MUCH, TOO_LITTLE = 1.1, 0.94
+TRIES = 3
 REPLICAS = (1, 2)
 """With more than one each has its shard of the optimizer's states (ZeRO stage 1)."""
 
 
-def counted_by_member(port: int, index: int, degree: int, answers: "mp.Queue[list[int]]") -> None:
+def counted_by_member(port: int, index: int, degree: int, sharding: Sharding, answers: "mp.Queue[list[int]]") -> None:
     torch.set_num_threads(1)
     store = store_at("127.0.0.1", port, timedelta(seconds=60), is_master=False)
     dist.init_process_group("gloo", store=store, rank=index, world_size=degree)
-    group = TensorGroup(index, degree, 0, dist.group.WORLD)
-    answers.put([counted(case, group, replicas) for case in CASES for replicas in REPLICAS])
+    group = DeviceGroup(index, degree, 0, dist.group.WORLD, sharding=sharding)
+    cases = [(case, replicas) for case in CASES for replicas in REPLICAS]
+    # gloo frees buffers of an exchange after it has ended, sometimes late.
+    answers.put([min(counted(case, group, replicas) for _ in range(TRIES)) for case, replicas in cases])
     dist.barrier()
 
 
-def test_memory_of_each_member_is_what_the_plan_counts() -> None:
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_memory_of_each_member_is_what_the_plan_counts(sharding: Sharding) -> None:
     context = mp.get_context("spawn")
     answers, degree = context.Queue(), 2
     store = store_at("127.0.0.1", 0, timedelta(seconds=60), is_master=True)
     members = [
-        context.Process(target=counted_by_member, args=(store.port, index, degree, answers)) for index in range(degree)
+        context.Process(target=counted_by_member, args=(store.port, index, degree, sharding, answers))
+        for index in range(degree)
     ]
     for member in members:
         member.start()
@@ -50,7 +56,7 @@ def test_memory_of_each_member_is_what_the_plan_counts() -> None:
     most = map(max, zip(*found, strict=True))
     cases = [(case, replicas) for case in CASES for replicas in REPLICAS]
     ratios = {
-        f"{case} of {replicas}": planned(case, degree, replicas) / live
+        f"{case} of {replicas}": planned(case, degree, replicas, sharding) / live
         for (case, replicas), live in zip(cases, most, strict=True)
     }
     assert not {case: ratio for case, ratio in ratios.items() if not TOO_LITTLE <= ratio <= TOO_MUCH}

@@ -10,6 +10,7 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.schema import checked
 from hetplanner.workload.presets import preset
+from hetplanner.workload.tensor_degrees import Sharding
 from hetplanner.workload.workload import Workload
 from tests.support.plans.factories import chain_plan
 
@@ -43,12 +44,13 @@ def grouped_plan(degree: int = 2, *, kind: str = "T4", workload: Workload = GPT,
     return plan.replace(estimate=estimate_plan(plan))
 
 
-def in_groups(plan: Plan, degrees: Sequence[int]) -> Plan:
+def in_groups(plan: Plan, degrees: Sequence[int], sharding: Sharding = "tensor") -> Plan:
     """The plan with a group in the place of each rank, all on the rank's host.
 
     Args:
         plan: each of whose devices has a host of its own.
         degrees: of every rank; 1 leaves it a single device.
+        sharding: what the devices of each group divide.
     """
     cluster = plan.problem.cluster
     data = cluster.model_dump(mode="json", by_alias=True)
@@ -58,6 +60,6 @@ def in_groups(plan: Plan, degrees: Sequence[int]) -> Plan:
         others = [f"{device}-{i}" for i in range(1, degree)]
         data["devices"] += [first | {"id": other} for other in others]
         if others:
-            groups.append(WorkerGroup(devices=(device, *others)))
+            groups.append(WorkerGroup(devices=(device, *others), sharding=sharding))
     problem = plan.problem.replace(cluster=checked(Cluster, data, "grouped"), groups=tuple(groups) or None)
     return plan.replace(problem=problem)

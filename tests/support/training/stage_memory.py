@@ -5,20 +5,22 @@ from typing import Any
 
 import torch
 
-from hetplanner.cost.compute.tensor import repeated_bytes
+from hetplanner.cost.compute.groups import repeated_bytes
 from hetplanner.cost.tables import CostTables
+from hetplanner.plan.groups import WorkerGroup
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.plan.reducers.program import cut_range
 from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.device_group.group import ALONE, DeviceGroup
 from hetplanner.runtime.measure.live_bytes import LiveBytes
 from hetplanner.runtime.model.build import Batch, StageModel
 from hetplanner.runtime.model.stage import StageRunner
 from hetplanner.runtime.rng import RngKey
-from hetplanner.runtime.tensor_parallel.group import ALONE, TensorGroup
 from hetplanner.runtime.train.optimizers import StageOptimizer
+from hetplanner.workload.tensor_degrees import Sharding
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
-from tests.support.plans import factories
+from tests.support.plans.grouped import hosts
 
 STATE_BYTES = 16.0
 """Of a weight in float32 with gradient and AdamW's moments."""
@@ -42,10 +44,10 @@ class Case:
 
 def workload_of(case: Case) -> Workload:
     is_llama = case.family == "llama"
-    shape: dict[str, Any] = {"vocab": 4000, "tie_embeddings": False, "dropout": 0.0} | dict(case.more)
+    usual: dict[str, Any] = {"vocab": 4000, "tie_embeddings": False, "dropout": 0.0, "hidden": 128}
     config = TransformerConfig(
-        family=case.family, max_seq_len=256, hidden=128, layers=4, heads=4, ffn=344 if is_llama else 512,
-        kv_heads=2 if is_llama else None, **shape,
+        family=case.family, max_seq_len=256, layers=4, heads=4, ffn=344 if is_llama else 512,
+        kv_heads=2 if is_llama else None, **(usual | dict(case.more)),
     )  # fmt: skip
     return Workload(
         name="memory", transformer=config, global_batch=16, micro_batch=4, seq_len=256, dtype=case.dtype,
@@ -53,7 +55,7 @@ def workload_of(case: Case) -> Workload:
     )  # fmt: skip
 
 
-def counted(case: Case, group: TensorGroup = ALONE, replicas: int = 1) -> int:
+def counted(case: Case, group: DeviceGroup = ALONE, replicas: int = 1) -> int:
     """Most live bytes in a step of the stage, weights and states included; of a member of a group its own.
 
     Of several replicas it is one that has its part of the states (ZeRO stage 1).
@@ -61,7 +63,8 @@ def counted(case: Case, group: TensorGroup = ALONE, replicas: int = 1) -> int:
     workload = workload_of(case)
     first, end = span_of(case, workload)
     model = StageModel(workload, first, end, 0, None, group)
-    runner = StageRunner(model, recompute=case.recompute, in_flight=case.in_flight)
+    members = group.degree if group.divides_samples else 0
+    runner = StageRunner(model, recompute=case.recompute, in_flight=case.in_flight, members=members)
     weights = model.weights if group.degree > 1 else None
     shard = cut_range(0, model.flat.numel(), replicas)[:1] if replicas > 1 else None
     optimizer = StageOptimizer(workload, first, end, TrainConfig(), model.flat, model.flat_grad, weights, shard=shard)
@@ -91,18 +94,20 @@ def span_of(case: Case, workload: Workload) -> tuple[int, int]:
     return spans[case.part]
 
 
-def planned(case: Case, degree: int = 1, replicas: int = 1) -> float:
+def planned(case: Case, degree: int = 1, replicas: int = 1, sharding: Sharding = "tensor") -> float:
     """What a plan counts for the stage, without messages between stages and of reductions; of a group for its leader,
     of several replicas with ZeRO for each.
     """
     workload = workload_of(case)
     first, end = span_of(case, workload)
     zero = Constraints(zero=int(replicas > 1))
-    tables = CostTables(Problem(cluster=factories.small_cluster(4), workload=workload, constraints=zero))
+    cluster = hosts(("T4", degree))
+    groups = (WorkerGroup(devices=cluster.device_ids, sharding=sharding),) if degree > 1 else None
+    tables = CostTables(Problem(cluster=cluster, workload=workload, constraints=zero, groups=groups))
     messages = tables.stage_bytes(first, end, 0, case.recompute) - tables.stage_state_bytes(first, end)
     whole = tables.stage_bytes(first, end, case.in_flight, case.recompute) - messages
     whole -= tables.sharded_bytes(first, end, replicas)
     if degree == 1:
         return whole
-    each = repeated_bytes(workload, STATE_BYTES)  # with messages, which the leader alone has
+    each = repeated_bytes(workload, STATE_BYTES, sharding)  # with messages, which the leader alone has
     return (whole + messages - each) / degree + each - messages

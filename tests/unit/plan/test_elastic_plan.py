@@ -128,7 +128,7 @@ def test_a_link_of_the_start_may_have_its_own_codec_and_newcomers_have_the_usual
         (("wiring", "rule"), "luck", "wiring.rule"),
         (("wiring", "ema_alpha"), 0.0, "wiring.ema_alpha"),
         (("rebalancing", "policy"), "magic", "rebalancing.policy"),
-        (("format",), "hetplanner/plan@5", "newer than this hetplanner reads"),
+        (("format",), "hetplanner/plan@6", "newer than this hetplanner reads"),
     ],
 )
 def test_a_wrong_elastic_plan_is_refused_by_name(path, value, words):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hetplanner.cost.bounds.lower_bounds import bound_step
+from hetplanner.cost.compute.groups import exchange_seconds, repeated_bytes
 from hetplanner.cost.compute.sources import compute_sources
-from hetplanner.cost.compute.tensor import exchange_seconds, repeated_bytes
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.cost.tables import CostTables
 from hetplanner.errors import Infeasible, InvalidInput

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from hetplanner.runtime.device_group.group import DeviceGroup
+from hetplanner.runtime.device_group.shards import Shard, make_shards, own_ranges
 from hetplanner.runtime.model.layout import stage_weights
-from hetplanner.runtime.tensor_parallel.group import TensorGroup
-from hetplanner.runtime.tensor_parallel.shards import Shard, make_shards, own_ranges
 from hetplanner.workload.workload import Workload
 from tests.support.plans.factories import small_gpt
 
@@ -17,7 +17,7 @@ MODELS = {
 
 def members(workload: Workload, degree: int) -> list[tuple[Shard, ...]]:
     weights = stage_weights(workload, 0, len(workload.graph.ops))
-    return [make_shards(workload, weights, TensorGroup(index, degree, 0, None)) for index in range(degree)]
+    return [make_shards(workload, weights, DeviceGroup(index, degree, 0, None)) for index in range(degree)]
 
 
 def shares(shards: tuple[Shard, ...], ranges: list[tuple[int, int]], *, repeated: bool = True) -> torch.Tensor:

@@ -21,6 +21,7 @@ CASES += [
     Case("llama", "bfloat16", "last", 1, more=(("vocab", 32_000),)),
     Case("gpt2", "bfloat16", "last", 2, more=(("vocab", 32_000), ("tie_embeddings", True))),
     Case("gpt2", "bfloat16", "first", 2, more=(("vocab", 32_000),)),
+    Case("gpt2", "float32", "last", 1, more=(("vocab", 32_000), ("hidden", 512))),
     Case("gpt2", "float32", "all", 1),
     Case("llama", "bfloat16", "all", 2),
 ]

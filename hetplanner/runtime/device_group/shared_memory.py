@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hetplanner.runtime.tensor_parallel.group import TensorGroup
+from hetplanner.runtime.device_group.group import DeviceGroup
 
 
-def shared_zeros(size: int, dtype: torch.dtype, group: TensorGroup) -> Tensor:
+def shared_zeros(size: int, dtype: torch.dtype, group: DeviceGroup) -> Tensor:
     """A tensor [size] of zeros in memory that the members share; all of them must call it.
 
     It is freed with the last member that holds it.

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hetplanner.runtime.tensor_parallel.group import TensorGroup
+from hetplanner.runtime.device_group.group import DeviceGroup
 from hetplanner.workload.task import IGNORED
 from hetplanner.workload.transformer_graph import LOSS_ELEMENTS
 
@@ -22,7 +22,7 @@ SINGLE_TEMPORARIES = 3
 """In float32, of the rows that a single device works on at once; here there is one, and rows take as much memory."""
 
 
-def summed_cross_entropy(logits_NV: Tensor, labels_N: Tensor, first_word: int, group: TensorGroup) -> Tensor:
+def summed_cross_entropy(logits_NV: Tensor, labels_N: Tensor, first_word: int, group: DeviceGroup) -> Tensor:
     """The sum of the labels' negative log-probabilities, in nats and in float32, the same on every member.
 
     It goes backward once: the logits are overwritten then.
@@ -37,7 +37,7 @@ def summed_cross_entropy(logits_NV: Tensor, labels_N: Tensor, first_word: int, g
     return loss
 
 
-def count_correct(logits_NV: Tensor, labels_N: Tensor, first_word: int, group: TensorGroup) -> Tensor:
+def count_correct(logits_NV: Tensor, labels_N: Tensor, first_word: int, group: DeviceGroup) -> Tensor:
     """How many labels have the greatest logit of all words; of equal ones the first counts."""
     value_N, index_N = logits_NV.float().max(dim=1)
     best = torch.stack((value_N.double(), (index_N + first_word).double()))
@@ -48,7 +48,7 @@ def count_correct(logits_NV: Tensor, labels_N: Tensor, first_word: int, group: T
 
 class _SummedCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits_NV: Tensor, labels_N: Tensor, first_word: int, group: TensorGroup) -> Tensor:
+    def forward(ctx: Any, logits_NV: Tensor, labels_N: Tensor, first_word: int, group: DeviceGroup) -> Tensor:
         rows = max(1, SINGLE_TEMPORARIES * LOSS_ELEMENTS // group.degree // logits_NV.shape[1])
         parts = logits_NV.split(rows)
         greatest_N = torch.cat([part.amax(dim=1).float() for part in parts])

@@ -14,12 +14,12 @@ from hetplanner.errors import RunError
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.comm.wire import CPU
+from hetplanner.runtime.device_group.group import DeviceGroup
+from hetplanner.runtime.device_group.shards import Shard, own_ranges
+from hetplanner.runtime.device_group.shared_memory import shared_zeros
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.model.chunk import Chunk
 from hetplanner.runtime.model.stage import StageRunner
-from hetplanner.runtime.tensor_parallel.group import TensorGroup
-from hetplanner.runtime.tensor_parallel.shards import Shard, own_ranges
-from hetplanner.runtime.tensor_parallel.shared_memory import shared_zeros
 from hetplanner.runtime.train.optimizers import Range, StageOptimizer
 from hetplanner.runtime.train.zero import shard_ranges
 
@@ -44,7 +44,7 @@ class WholeStage:
     """
 
     def __init__(
-        self, own: Chunk, config: TrainConfig, group: TensorGroup, shard: Sequence[Range] | None = None
+        self, own: Chunk, config: TrainConfig, group: DeviceGroup, shard: Sequence[Range] | None = None
     ) -> None:
         self.own, self.group = own, group
         zeros = partial(shared_zeros, dtype=torch.float32, group=group)
@@ -173,7 +173,7 @@ def _scatter(shards: Sequence[Shard], whole: Tensor, own: Tensor) -> None:
 
 
 def whole_stages(
-    plan: Plan, chunks: Sequence[Chunk], config: TrainConfig, group: TensorGroup
+    plan: Plan, chunks: Sequence[Chunk], config: TrainConfig, group: DeviceGroup
 ) -> tuple[WholeStage, ...]:
     """One for each chunk of a member; none for a single device, whose chunks are whole."""
     if group.degree == 1:

@@ -1,7 +1,8 @@
 """Which part of each weight a member of a group holds, and copies between the parts and the whole.
 
-Products that widen are divided by rows (queries, keys and values by heads), those that narrow by columns; embedding and
-head by words. Norms, positions and the biases of narrowing products are on every member.
+With tensor parallelism products that widen are divided by rows (queries, keys and values by heads), those that narrow
+by columns; embedding and head by words. Norms, positions and the biases of narrowing products are on every member. With
+ZeRO all matrices but adapters are divided by rows.
 
 Source: Shoeybi et al. 2019 (Megatron-LM, arXiv 1909.08053), section 3.
 """
@@ -13,8 +14,9 @@ from math import prod
 import torch
 from torch import Tensor
 
+from hetplanner.runtime.device_group.group import DeviceGroup, part_range
 from hetplanner.runtime.model.layout import ModelWeight, Weight
-from hetplanner.runtime.tensor_parallel.group import TensorGroup, part_range
+from hetplanner.runtime.model.modules import ADAPTER_LEAVES
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 
@@ -132,12 +134,12 @@ def own_ranges(shards: Sequence[Shard], ranges: Sequence[tuple[int, int]]) -> It
 
 
 def make_shards(
-    workload: Workload, weights: Sequence[tuple[ModelWeight, Weight]], group: TensorGroup
+    workload: Workload, weights: Sequence[tuple[ModelWeight, Weight]], group: DeviceGroup
 ) -> tuple[Shard, ...]:
     """A member's part of each weight of a stage, in the same order.
 
     Args:
-        workload: a transformer, without adapters.
+        workload: a transformer; without adapters if its layers are divided.
         weights: as they lie in a single device's buffer.
         group: the member's.
     """
@@ -146,7 +148,11 @@ def make_shards(
     found, end = [], 0
     for _, weight in weights:
         op = workload.graph.ops[weight.op_index]
-        axis, ranges = _division(op.kind, weight.name.removeprefix(op.name + "."), weight.shape, shape, group)
+        name = weight.name.removeprefix(op.name + ".")
+        if group.divides_samples:
+            axis, ranges = 0, _own_rows(name, weight.shape, group)
+        else:
+            axis, ranges = _division(op.kind, name, weight.shape, shape, group)
         own_shape = weight.shape
         if ranges:
             own_shape = (*weight.shape[:axis], sum(b - a for a, b in ranges), *weight.shape[axis + 1 :])
@@ -157,7 +163,7 @@ def make_shards(
 
 
 def _division(
-    kind: str, name: str, sizes: tuple[int, ...], shape: TransformerConfig, group: TensorGroup
+    kind: str, name: str, sizes: tuple[int, ...], shape: TransformerConfig, group: DeviceGroup
 ) -> tuple[int, tuple[tuple[int, int], ...]]:
     """The axis that is divided, and the ranges of a member along it; without ranges the weight is repeated."""
     if name in BY_HEADS.get(kind, ()):
@@ -169,7 +175,14 @@ def _division(
     return 0, ()
 
 
-def _ranges_of_heads(shape: TransformerConfig, group: TensorGroup) -> tuple[tuple[int, int], ...]:
+def _own_rows(name: str, sizes: tuple[int, ...], group: DeviceGroup) -> tuple[tuple[int, int], ...]:
+    """Where members divide samples: this one's rows of a matrix; none of what every member holds."""
+    if len(sizes) != 2 or name.endswith(ADAPTER_LEAVES):
+        return ()
+    return (part_range(sizes[0], group.index, group.degree),)
+
+
+def _ranges_of_heads(shape: TransformerConfig, group: DeviceGroup) -> tuple[tuple[int, int], ...]:
     """Rows of a fused projection: this member's queries, keys and values."""
     found, first = [], 0
     for heads in (shape.heads, shape.num_kv_heads, shape.num_kv_heads):

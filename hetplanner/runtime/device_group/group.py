@@ -1,8 +1,11 @@
 """The members of a worker group, and what they exchange.
 
-Between the layers each member holds the same share of every sequence's tokens (sequence parallelism). In front of a
-column-parallel product the tokens are gathered, behind a row-parallel one the members' partial sums are added up, and
-each keeps its own tokens. The backward pass gathers the tokens again, so that no member keeps those of others.
+With tensor parallelism each layer is divided. Between the layers each member holds the same share of every sequence's
+tokens (sequence parallelism). In front of a column-parallel product the tokens are gathered, behind a row-parallel one
+the members' partial sums are added up, and each keeps its own tokens. The backward pass gathers the tokens again, so
+that no member keeps those of others.
+
+With ZeRO the samples of a micro-batch are divided, and so are the weights; see `sharded_weights`.
 
 gloo's `all_to_all` takes a third of the time of its `reduce_scatter` and half of that of its `all_gather`, so on
 processors both are made of it. Members add up in the order of their numbers: all runs give the same bits.
@@ -30,10 +33,11 @@ from torch.nn import functional as F  # noqa: N812 (torch's own convention)
 
 from hetplanner.plan.model import Plan
 from hetplanner.runtime.comm.connect import HUNG_PEER_S
+from hetplanner.workload.tensor_degrees import Sharding
 
 
 @dataclass(frozen=True, slots=True)
-class TensorGroup:
+class DeviceGroup:
     """One member's end.
 
     Attributes:
@@ -42,6 +46,7 @@ class TensorGroup:
         leader: number of its process.
         handle: torch's group of the members; None for a single device.
         on_device: the same on the devices' memory, if nccl carries it.
+        sharding: what the members divide.
     """
 
     index: int = 0
@@ -49,9 +54,10 @@ class TensorGroup:
     leader: int = 0
     handle: dist.ProcessGroup | None = None
     on_device: dist.ProcessGroup | None = None
+    sharding: Sharding = "tensor"
 
     @staticmethod
-    def join(plan: Plan, process: int, *, own_gpus: bool) -> TensorGroup:
+    def join(plan: Plan, process: int, *, own_gpus: bool) -> DeviceGroup:
         """The group of a process; all processes must call it at the same time.
 
         Args:
@@ -59,15 +65,16 @@ class TensorGroup:
             process: number of this one.
             own_gpus: whether every process has a GPU of its own, so that nccl can join them.
         """
-        mine = TensorGroup(leader=process)
+        mine = DeviceGroup(leader=process)
         timeout = timedelta(seconds=HUNG_PEER_S)
-        for processes in plan.processes_of_rank:
+        for device, processes in zip(plan.ranks, plan.processes_of_rank, strict=True):
             if len(processes) == 1:
                 continue
             handle = dist.new_group(list(processes), backend="gloo", timeout=timeout)
             on_device = dist.new_group(list(processes), backend="nccl") if own_gpus else None
             if process in processes:
-                mine = TensorGroup(processes.index(process), len(processes), processes[0], handle, on_device)
+                index, sharding = processes.index(process), plan.problem.sharding_of(device)
+                mine = DeviceGroup(index, len(processes), processes[0], handle, on_device, sharding)
         return mine
 
     @property
@@ -75,11 +82,42 @@ class TensorGroup:
         """Whether this member exchanges messages with other ranks, and writes for the group."""
         return self.index == 0
 
-    # -- tokens -----------------------------------------------------------------------------------
+    @property
+    def tensor_degree(self) -> int:
+        """Members that share each layer."""
+        return self.degree if self.sharding == "tensor" else 1
+
+    @property
+    def divides_samples(self) -> bool:
+        """Whether each member computes some samples of a micro-batch, and has a shard of each matrix."""
+        return self.degree > 1 and self.sharding != "tensor"
+
+    # -- tokens and samples -----------------------------------------------------------------------
+
+    def divided_axis(self, axis: int) -> int:
+        """The axis of a boundary's tensor along which members divide it.
+
+        Args:
+            axis: the one with tensor parallelism.
+        """
+        return 0 if self.divides_samples else axis
+
+    def whole_shape(self, shape: torch.Size) -> tuple[int, ...]:
+        """Of a tensor of which each member has the shape's part, by tokens or by samples."""
+        axis = self.divided_axis(1)
+        return tuple(size * self.degree if i == axis else size for i, size in enumerate(shape))
+
+    def own_part(self, x: Tensor) -> Tensor:
+        """This member's tokens, or samples, of all of them: a view."""
+        return self.own_samples(x) if self.divides_samples else self.own_tokens(x)
+
+    def own_samples(self, x: Tensor) -> Tensor:
+        """Where members divide samples (axis 0), this one's: a view."""
+        return x.tensor_split(self.degree)[self.index] if self.divides_samples else x
 
     def own_tokens(self, x: Tensor) -> Tensor:
-        """This member's tokens (axis 1) of all of them: a view."""
-        if self.degree == 1:
+        """Where members divide tokens (axis 1), this one's: a view."""
+        if self.tensor_degree == 1:
             return x
         here = x.shape[1] // self.degree
         return x[:, self.index * here : (self.index + 1) * here]
@@ -103,7 +141,7 @@ class TensorGroup:
 
     def scattered_sum(self, partial_BTC: Tensor) -> Tensor:
         """This member's tokens of the sum over all members; backward, gradients of all tokens are gathered."""
-        if self.degree == 1:
+        if self.tensor_degree == 1:
             return partial_BTC
         out: Tensor = _ScatteredSum.apply(partial_BTC, self)
         return out
@@ -221,7 +259,7 @@ class TensorGroup:
         return dist.get_global_rank(self.handle, index)
 
 
-ALONE = TensorGroup()
+ALONE = DeviceGroup()
 """A device that serves by itself."""
 
 
@@ -240,7 +278,7 @@ def part_range(size: int, index: int, degree: int) -> tuple[int, int]:
 
 class _ColumnParallel(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_BtC: Tensor, group: TensorGroup, count: int, *parts: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x_BtC: Tensor, group: DeviceGroup, count: int, *parts: Tensor | None) -> tuple[Tensor, ...]:
         weights, biases = parts[:count], parts[count:]
         ctx.group, ctx.biased = group, [bias is not None for bias in biases]
         ctx.save_for_backward(x_BtC, *weights)
@@ -262,7 +300,7 @@ class _ColumnParallel(torch.autograd.Function):
 
 class _ScatteredSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, partial_BTC: Tensor, group: TensorGroup) -> Tensor:
+    def forward(ctx: Any, partial_BTC: Tensor, group: DeviceGroup) -> Tensor:
         ctx.group = group
         return group.reduce_scatter(partial_BTC)
 
