@@ -117,13 +117,8 @@ def load_problem(
     from hetplanner.profiles.files import load_profiles
     from hetplanner.schema import checked
 
-    changes: dict[str, Any] = {
-        "layers": layers,
-        "seq_len": seq_len,
-        "dtype": dtype,
-        "optimizer": optimizer,
-        "adapters": adapters,
-    }
+    changes: dict[str, Any] = {"layers": layers, "seq_len": seq_len, "dtype": dtype}
+    changes |= {"optimizer": optimizer, "adapters": adapters}
     changes |= {"boundary_layers": boundary_layers, "shared_layers": shared_layers, "freeze_layers": freeze_layers}
     workload = chosen_workload(model, model_code, global_batch=global_batch, micro_batch=micro_batch, **changes)
     constraints = {

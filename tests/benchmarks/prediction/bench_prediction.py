@@ -25,6 +25,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.measure.profile import WINDOW_S
 from hetplanner.schema import checked
 from hetplanner.workload.presets import preset
+from hetplanner.workload.tensor_degrees import SHARDINGS
 from hetplanner.workload.workload import Workload
 from tests.support.plans.factories import chain_plan, sharded
 from tests.support.plans.grouped import in_groups
@@ -101,7 +102,9 @@ def cases(workload: Workload) -> Iterator[tuple[str, Plan]]:
     ):
         plan = chain_plan(shares, cuts, cluster=uneven_cluster(len(degrees)), workload=workload)
         name = f"{len(cuts) + 1}x{len(shares)} of {'+'.join(map(str, degrees))}"
-        yield f"{name} none", in_groups(with_codec(plan, "none"), degrees)
+        for sharding in SHARDINGS:
+            if workload.micro_batch % max(degrees) == 0 or sharding == "tensor":
+                yield f"{name} {sharding}", in_groups(with_codec(plan, "none"), degrees, sharding)
 
 
 def measured_step_s(ranks: Ranks) -> float:

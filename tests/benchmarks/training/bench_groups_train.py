@@ -2,13 +2,16 @@
 `fully_shard`.
 
     python tests/benchmarks/training/bench_groups_train.py [--layouts 1x2 1x4 2x2] [--steps 10] [--runs 3] [--reshard]
-        [--zero] [--json]
+        [--zero] [--sharding tensor|zero2|zero3] [--json]
 
-A layout is replicas x devices of a group. With `--zero` replicas shard the optimizer's states. Ours are real ranks of
-the product. torch's side is laid out as torchtitan lays out its Llama: separate projections of queries, keys and
-values, norms sequence parallel, cross-entropy over divided words, replicas under `fully_shard` that exchange gradients
-once a step, fused AdamW. Weights and gradients stay whole between the micro-batches of a step; `--reshard` divides the
-weights again after each forward and backward.
+A layout is replicas x devices of a group. With `--zero` replicas shard the optimizer's states. With `--sharding zero2`
+or `zero3` the devices of a group divide samples, as those under `fully_shard` do; the layouts are then of one replica,
+and torch adds up gradients in every micro-batch. With `zero3` both divide weights again after each use.
+
+Ours are real ranks of the product. torch's side is laid out as torchtitan lays out its Llama: separate projections of
+queries, keys and values, norms sequence parallel, cross-entropy over divided words, replicas under `fully_shard` that
+exchange gradients once a step, fused AdamW. Weights and gradients stay whole between the micro-batches of a step;
+`--reshard` divides the weights again after each forward and backward.
 
 Both sides train in the same processes, in turn: a step here, a step there, from the same weights and with the same
 batches, each step behind a barrier. A step lasts until its last process is done. Printed for each layout:
@@ -60,6 +63,7 @@ from hetplanner.runtime.model.modules import rotated, rotation
 from hetplanner.runtime.train.data import Batches, open_batches
 from hetplanner.runtime.train.executor import Executor, StepStats
 from hetplanner.runtime.train.reference import train_reference
+from hetplanner.workload.tensor_degrees import SHARDINGS, Sharding
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 from tests.support.plans.factories import chain_plan, sharded
@@ -70,22 +74,23 @@ SIDES = ("ours", "torch")
 WARM_STEPS, REFERENCE_STEPS, ALONE_STEPS = 2, 3, 5
 
 
-def bench_plan(replicas: int, degree: int, micro_batches: int, *, zero: bool) -> Plan:
+def bench_plan(replicas: int, degree: int, micro_batches: int, sharding: Sharding, *, zero: bool) -> Plan:
     """A Llama of 4 layers on replicas that are groups of so many devices; each takes so many micro-batches a step."""
     shape = TransformerConfig(
         family="llama", vocab=4096, max_seq_len=256, hidden=512, layers=4, heads=8, ffn=1408, tie_embeddings=False
     )
+    samples = 2 if sharding == "tensor" else max(2, degree)
     workload = Workload(
         name="bench",
         transformer=shape,
-        global_batch=2 * micro_batches * replicas,
-        micro_batch=2,
+        global_batch=samples * micro_batches * replicas,
+        micro_batch=samples,
         seq_len=256,
         dtype="float32",
     )
     plan = chain_plan([micro_batches] * replicas, [], workload=workload)
     if degree > 1:
-        plan = in_groups(plan, [degree] * replicas)
+        plan = in_groups(plan, [degree] * replicas, sharding)
     return sharded(plan) if zero else plan
 
 
@@ -211,14 +216,20 @@ class TorchSide:
     def __init__(self, plan: Plan, config: TrainConfig, batches: Batches, *, reshard: bool) -> None:
         self.workload, self.config, self.batches, self.reshard = plan.problem.workload, config, batches, reshard
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module")  # nothing is changed in place
-        mesh = DeviceMesh("cpu", torch.tensor(plan.processes_of_rank), mesh_dim_names=("data", "tensor"))
+        processes = torch.tensor(plan.processes_of_rank)
+        sharding = plan.problem.sharding_of(plan.ranks[0])
+        self.divides_samples = sharding != "tensor"
+        if self.divides_samples:
+            processes, reshard = processes.T, sharding == "zero3"
+            self.reshard = reshard
+        mesh = DeviceMesh("cpu", processes, mesh_dim_names=("data", "tensor"))
         self.data, self.has_replicas = mesh["data"], mesh["data"].size() > 1
         self.divided_loss = loss_parallel if mesh["tensor"].size() > 1 else nullcontext
         self.model = TorchLlama(self.workload.transformer)
         self.model.load_state_dict(torch_weights(self.workload, config.seed))
         laid_out(self.model, mesh, reshard=reshard)
-        share = self.workload.num_micro_batches // self.data.size()
-        first = self.data.get_local_rank() * share
+        share = self.workload.num_micro_batches // (1 if self.divides_samples else self.data.size())
+        first = 0 if self.divides_samples else self.data.get_local_rank() * share
         self.micro_batches = range(first, first + share)
         weights = list(self.model.parameters())
         groups = [
@@ -233,12 +244,16 @@ class TorchSide:
         for m in self.micro_batches:
             if self.has_replicas:
                 is_last = m == self.micro_batches[-1]
-                self.model.set_requires_gradient_sync(is_last)
+                self.model.set_requires_gradient_sync(is_last or self.divides_samples)
                 self.model.set_reshard_after_backward(self.reshard or is_last)
             batch = self.batches.draw(step, m)
+            inputs, labels = batch.inputs, batch.labels
+            if self.divides_samples:
+                size, place = self.data.size(), self.data.get_local_rank()
+                inputs, labels = (part.tensor_split(size)[place] for part in (inputs, labels))
             with self.divided_loss():
-                logits = self.model(batch.inputs)
-                loss = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="sum")
+                logits = self.model(inputs)
+                loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
                 loss = loss / self.workload.tokens_per_step
                 loss.backward()
             loss_sum += loss.detach().full_tensor() if isinstance(loss, DTensor) else loss.detach()
@@ -358,7 +373,7 @@ def ratios(of: dict[str, list[float]]) -> list[float]:
 def layout_row(layout: str, args: argparse.Namespace) -> dict[str, Any]:
     """All runs of one layout."""
     replicas, degree = map(int, layout.split("x"))
-    plan, reshard = bench_plan(replicas, degree, args.micro_batches, zero=args.zero), args.reshard
+    plan, reshard = bench_plan(replicas, degree, args.micro_batches, args.sharding, zero=args.zero), args.reshard
     _, expected = train_reference(plan.problem.workload, run_config(REFERENCE_STEPS))
     runs = [measure(plan, args.steps, our_steps, takes_turns=True, reshard=reshard) for _ in range(args.runs)]
     ours = measure(plan, ALONE_STEPS, our_steps, takes_turns=False, reshard=reshard)
@@ -403,8 +418,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--reshard", action="store_true", help="torch: divide weights again after each use")
     parser.add_argument("--zero", action="store_true", help="ours: replicas shard the optimizer's states (ZeRO 1)")
+    parser.add_argument("--sharding", choices=SHARDINGS, default="tensor", help="what the devices of a group divide")
     parser.add_argument("--json", action="store_true", help="one object a layout instead of the table")
     args = parser.parse_args()
+    if args.sharding != "tensor":
+        args.layouts = [layout for layout in args.layouts if layout.startswith("1x")]
     torch.set_num_threads(1)
     if not args.json:
         print("       step, s           torch / ours           cpu     loss apart    peak MiB      alone, s")

@@ -23,7 +23,7 @@ def test_what_if_then_two_plans_kept_compared_and_found_again(server_of_file, vi
     one.sees(re.compile(r"as a launcher places them"))
     one.sees("Bottleneck:")
 
-    sharing = page.get_by_role("combobox", name="Devices that share layers")
+    sharing = page.get_by_role("combobox", name="Devices in a group")
     sharing.select_option("2")
     one.sees("no host has 2 usable devices of one kind")
     sharing.select_option("as planned")

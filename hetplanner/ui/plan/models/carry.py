@@ -92,7 +92,10 @@ class CarryModel(param.Parameterized):
     def _with_groups(self, wanted: Problem) -> Problem:
         """The settings' problem with the groups of the plan, which a search had chosen, as long as they may stay."""
         old = None if self.origin is None else self.origin.problem
-        if old is not None and old.groups is not None and wanted.constraints.tensor == old.constraints.tensor:
+        names = ("tensor", "sharding")
+        if old is None or old.groups is None:
+            return wanted
+        if all(getattr(wanted.constraints, name) == getattr(old.constraints, name) for name in names):
             with suppress(InvalidInput):  # the cluster is another
                 return wanted.replace(groups=old.groups)
         return wanted

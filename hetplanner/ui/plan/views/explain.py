@@ -97,7 +97,7 @@ class WhatIfCard:
         self.app, self.model = app, app.explain.whatif
         self.figure = CostBars(height=170)
         self.drop = self._select("Drop a device", [_CHOOSE], 210)
-        self.degree = self._select("Devices that share layers", list(self.model.param.degree.objects), 210)
+        self.degree = self._select("Devices in a group", list(self.model.param.degree.objects), 210)
         self.link = self._select("Link", [""], 250)
         self.bandwidth = self._number("bandwidth_mbit_s", "Mbit/s")
         self.latency = self._number("latency_ms", "Latency (ms)")

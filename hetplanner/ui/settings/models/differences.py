@@ -17,7 +17,8 @@ _LABELS = {
     "codec_block": "codec block",
     "max_ratio": "greatest ratio",
     "max_local_steps": "local steps",
-    "tensor": "tensor parallelism",
+    "tensor": "devices in a group",
+    "sharding": "what a group divides",
     "zero": "ZeRO stage",
 }
 

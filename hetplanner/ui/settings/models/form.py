@@ -25,7 +25,7 @@ from hetplanner.ui.settings.models.problem import (
 )
 from hetplanner.workload.optimizers import OPTIMIZERS
 from hetplanner.workload.presets import NO_BOUNDARY_LAYERS, preset_names
-from hetplanner.workload.tensor_degrees import DEGREES
+from hetplanner.workload.tensor_degrees import DEGREES, SHARDINGS
 
 MODEL = "preset"
 MAX_REMEMBERED = 1500
@@ -138,10 +138,17 @@ _DEVICES = Group(
         Setting("excluded", "Excluded", "names", "Devices not to use, separated by commas.", empty="none"),
         Setting(
             "tensor",
-            "Devices that share layers",
+            "Devices in a group",
             "many",
-            "Tensor parallelism inside a host: allowed degrees.",
+            "Devices of one host that serve a replica together: allowed numbers.",
             _options(map(str, DEGREES)),
+        ),
+        Setting(
+            "sharding",
+            "A group divides",
+            "many",
+            "tensor: layers. zero2: samples, gradients and optimizer states. zero3: weights, too.",
+            _options(SHARDINGS),
         ),
         Setting("pinned", "Pinned to a stage", "pins", "Stages count from 0. Planner evolution.", empty="d0: 0, d5: 3"),
     ),
@@ -283,7 +290,7 @@ class SettingsForm(param.Parameterized):
                     raise InvalidInput(f"unknown device {device!r:.60}; the Cluster page lists their names")
         if name == "codecs":
             return value or ["none"]
-        if name in ("reducers", "tensor") and not value:
+        if name in ("reducers", "tensor", "sharding") and not value:
             raise InvalidInput("must be at least one; tick one")
         if setting.takes_cores and not self.plan.session.unlocked:
             most = planner_defaults(self.plan.planner)[name.removeprefix(OWN)]

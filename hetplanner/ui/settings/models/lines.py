@@ -94,7 +94,7 @@ def _wishes(problem: Problem) -> dict[str, Any]:
     wanted, usual = problem.constraints, Constraints()
     found: dict[str, Any] = {} if problem.objective == "step-time" else {"objective": problem.objective}
     for name in ("stages", "replicas", "codecs", "codec_block", "max_ratio", "reducers", "max_local_steps",
-                 "fragments", "tensor", "zero"):  # fmt: skip
+                 "fragments", "tensor", "sharding", "zero"):  # fmt: skip
         value = getattr(wanted, name)
         if value != getattr(usual, name):
             found[name] = ",".join(map(str, value)) if isinstance(value, tuple) else value

@@ -23,7 +23,7 @@ from hetplanner.workload.fine_tuning import USUAL_TARGETS
 from hetplanner.workload.huggingface import workload_from_config
 from hetplanner.workload.optimizers import OPTIMIZERS
 from hetplanner.workload.presets import NO_ADAPTERS, NO_BOUNDARY_LAYERS, preset, preset_names, with_overrides
-from hetplanner.workload.tensor_degrees import DEGREES
+from hetplanner.workload.tensor_degrees import DEGREES, SHARDINGS, Sharding
 from hetplanner.workload.transformer import BOUNDARY_KINDS
 from hetplanner.workload.workload import Workload
 
@@ -44,7 +44,7 @@ USUAL_RANK = 8
 PROBLEM_SETTINGS = (
     "cluster", "profile", "preset", "uploaded", *MODEL_SIZES, *MODEL_OPTIONS, "objective", "stages", "replicas",
     "excluded", "pinned", "codecs", "codec_block", "max_ratio", "reducers", "max_local_steps", "fragments", "tensor",
-    "zero",
+    "sharding", "zero",
 )  # fmt: skip
 """Settings that the problem is made of."""
 
@@ -86,7 +86,8 @@ class ProblemSettings(param.Parameterized):
     reducers = param.ListSelector(default=list(REDUCER_NAMES), objects=list(REDUCER_NAMES))
     max_local_steps = param.Integer(default=1, bounds=(1, 100_000))
     fragments = param.Integer(default=1, bounds=(1, 1000))
-    tensor = param.ListSelector(default=["1"], objects=list(map(str, DEGREES)), doc="Degrees of tensor parallelism.")
+    tensor = param.ListSelector(default=["1"], objects=list(map(str, DEGREES)), doc="Devices that a group may have.")
+    sharding = param.ListSelector(default=["tensor"], objects=list(SHARDINGS), doc="What a group may divide.")
     zero = param.Boolean(default=False, doc="Whether replicas shard the optimizer's states (ZeRO stage 1).")
     settled = param.Event(doc="A whole problem has been taken over.")
 
@@ -227,9 +228,16 @@ class ProblemSettings(param.Parameterized):
             "max_local_steps": self.max_local_steps,
             "fragments": self.fragments,
             "tensor": tuple(degree for degree in DEGREES if str(degree) in self.tensor),
+            "sharding": self._shardings,
             "zero": int(self.zero),
         }
         return checked(Constraints, fields, "settings")
+
+    @property
+    def _shardings(self) -> tuple[Sharding, ...]:
+        """In the order of the list; single devices divide nothing."""
+        chosen = tuple(name for name in SHARDINGS if name in self.sharding)
+        return ("tensor",) if self.tensor == ["1"] else chosen
 
     def problem(self) -> Problem:
         """What the search will solve. Raises InvalidInput."""
@@ -299,6 +307,7 @@ class ProblemSettings(param.Parameterized):
             max_local_steps=wanted.max_local_steps,
             fragments=wanted.fragments,
             tensor=list(map(str, wanted.tensor)),
+            sharding=list(wanted.sharding),
             zero=bool(wanted.zero),
             objective=problem.objective,
         )

@@ -6,6 +6,7 @@ import torch
 from hetplanner.runtime.device_group.group import DeviceGroup
 from hetplanner.runtime.device_group.shards import Shard, make_shards, own_ranges
 from hetplanner.runtime.model.layout import stage_weights
+from hetplanner.workload.tensor_degrees import Sharding
 from hetplanner.workload.workload import Workload
 from tests.support.plans.factories import small_gpt
 
@@ -15,9 +16,10 @@ MODELS = {
 }
 
 
-def members(workload: Workload, degree: int) -> list[tuple[Shard, ...]]:
+def members(workload: Workload, degree: int, sharding: Sharding = "tensor") -> list[tuple[Shard, ...]]:
     weights = stage_weights(workload, 0, len(workload.graph.ops))
-    return [make_shards(workload, weights, DeviceGroup(index, degree, 0, None)) for index in range(degree)]
+    groups = (DeviceGroup(index, degree, sharding=sharding) for index in range(degree))
+    return [make_shards(workload, weights, group) for group in groups]
 
 
 def shares(shards: tuple[Shard, ...], ranges: list[tuple[int, int]], *, repeated: bool = True) -> torch.Tensor:
@@ -29,9 +31,9 @@ def shares(shards: tuple[Shard, ...], ranges: list[tuple[int, int]], *, repeated
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("degree", [1, 2])
-def test_members_have_a_range_once_between_them(name: str, degree: int) -> None:
-    shards = members(MODELS[name], degree)
+@pytest.mark.parametrize(("degree", "sharding"), [(1, "tensor"), (2, "tensor"), (4, "zero3")])
+def test_members_have_a_range_once_between_them(name: str, degree: int, sharding: Sharding) -> None:
+    shards = members(MODELS[name], degree, sharding)
     size = shards[0][-1].whole.end
     generator = torch.Generator().manual_seed(degree)
     for _ in range(30):
@@ -42,9 +44,10 @@ def test_members_have_a_range_once_between_them(name: str, degree: int) -> None:
         assert torch.equal(places.sort().values, expected)
 
 
+@pytest.mark.parametrize("sharding", ["tensor", "zero3"])
 @pytest.mark.parametrize("name", MODELS)
-def test_places_are_those_of_the_numbers_that_a_member_holds(name: str) -> None:
-    for shards in members(MODELS[name], 2):
+def test_places_are_those_of_the_numbers_that_a_member_holds(name: str, sharding: Sharding) -> None:
+    for shards in members(MODELS[name], 2, sharding):
         whole = torch.arange(shards[-1].whole.end, dtype=torch.float64)
         own = torch.empty(shards[-1].own.end, dtype=torch.float64)
         for shard in shards:

@@ -263,4 +263,4 @@ def test_groups_that_a_search_chose_stay_while_the_degrees_allowed_do(app, compu
     app.plan.tensor = ["1"]
     answer(app, compute)
     assert app.carry.state != "current"
-    assert "tensor parallelism" in app.carry.words
+    assert "devices in a group" in app.carry.words
