@@ -39,7 +39,7 @@ def rehearsal_problem(problem: Problem, workload: Workload, *, stages: int = 2, 
         cluster=cluster.replace(devices=stand_ins, transfer=None),
         workload=workload.replace(optimizer=problem.workload.optimizer),
         objective="step-time",
-        constraints=full.replace(stages=stages, replicas=replicas, excluded=(), tensor=(1,)),
+        constraints=full.replace(stages=stages, replicas=replicas, excluded=(), tensor=(1,), sharding=("tensor",)),
         rehearsal_of=f"{problem.workload.name} on {problem.cluster.name}{shape}",
     )
 

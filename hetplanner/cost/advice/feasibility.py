@@ -147,7 +147,8 @@ def _smaller_micro_batches(problem: Problem) -> Iterator[tuple[str, Problem]]:
     for size in range(workload.micro_batch - 1, 0, -1):
         if workload.global_batch % size == 0:
             text = f"a smaller micro_batch would help ({size} instead of {workload.micro_batch})"
-            yield text, problem.replace(workload=workload.replace(micro_batch=size))
+            with suppress(InvalidInput):  # a group cannot divide its samples
+                yield text, problem.replace(workload=workload.replace(micro_batch=size))
 
 
 def _sharding(tables: CostTables) -> str | None:

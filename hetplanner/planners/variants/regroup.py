@@ -25,7 +25,7 @@ from hetplanner.plan.model import Plan, Route
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.layout import apportion, complete_plan, proportional_cut, value_of
 from hetplanner.planners.variants.depths import max_depths
-from hetplanner.workload.tensor_degrees import TensorDegree
+from hetplanner.workload.tensor_degrees import Sharding, TensorDegree
 
 IntArray = NDArray[np.int64]
 
@@ -33,13 +33,15 @@ IntArray = NDArray[np.int64]
 def with_degree(problem: Problem, degree: TensorDegree) -> Problem:
     """The problem with groups of one size in all hosts that have so many equal devices.
 
-    A number of replicas that the groups cannot fill is left to the planner.
+    They divide what the problem's groups do, or what it allows first. A number of replicas that the groups cannot fill
+    is left to the planner.
 
     Raises:
         InvalidInput: the model's layers cannot be divided so, or no host has so many equal devices.
     """
-    sharding = problem.constraints.sharding if degree > 1 else ("tensor",)
-    wanted = problem.constraints.replace(tensor=(degree,), sharding=sharding)
+    now = next((group.sharding for group in problem.groups or ()), problem.constraints.sharding[0])
+    sharding: Sharding = now if degree > 1 else "tensor"
+    wanted = problem.constraints.replace(tensor=(degree,), sharding=(sharding,))
     alone = problem.replace(groups=None, constraints=wanted)
     ways = Groupings(alone)
     try:

@@ -15,6 +15,7 @@ from hetplanner.plan.files.plan_files import load_plan, save_plan
 from hetplanner.plan.groupings import Division, Groupings
 from hetplanner.plan.groups import WorkerGroup
 from hetplanner.plan.problem import Constraints, Problem
+from hetplanner.plan.rehearsal import rehearsal_problem
 from hetplanner.planners.interface import Budget
 from hetplanner.planners.registry import make_planner
 from hetplanner.planners.variants.whatif import Changes, evaluate_changes
@@ -138,6 +139,12 @@ def test_a_plan_is_simulated_kept_and_changed(tmp_path) -> None:
     assert {(g.degree, g.sharding) for g in four.problem.groups} == {(4, "zero3")}
     one = evaluate_changes(plan, Changes.of([{"do": "degree", "degree": 1}])).plan
     assert not one.problem.groups
+    both = plan.problem.constraints.replace(sharding=("tensor", "zero3"))
+    open_plan = plan.replace(problem=plan.problem.replace(constraints=both))
+    again = evaluate_changes(open_plan, Changes.of([{"do": "degree", "degree": 4}])).plan
+    assert again.problem.groups == four.problem.groups
+    rehearsed = rehearsal_problem(plan.problem, preset("tiny-gpt"), stages=2, replicas=1)
+    assert (rehearsed.groups, rehearsed.constraints.sharding) == (None, ("tensor",))
 
 
 @pytest.mark.parametrize(
@@ -159,6 +166,14 @@ def test_sharding_without_groups_is_refused_and_a_group_that_cannot_divide_is_na
         problem().replace(
             workload=GPT.replace(micro_batch=1), groups=(group("h0-0", "h0-1", sharding="zero2"),)
         )  # fmt: skip
+
+
+def test_advice_passes_by_what_groups_cannot_divide() -> None:
+    wide = GPT.transformer.replace(hidden=16384, heads=128, ffn=65536, layers=40)
+    groups = tuple(group(f"h0-{k}", f"h0-{k + 1}") for k in (0, 2))
+    task = problem(groups=groups, workload=GPT.replace(transformer=wide), tensor=(2,), sharding=("zero3",))
+    with pytest.raises(Infeasible, match="would help"):
+        make_planner("megatron").solve(task, budget=Budget(evaluations=1))
 
 
 def test_zero_3_is_advised_where_layers_cannot_be_divided() -> None:
