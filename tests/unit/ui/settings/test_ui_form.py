@@ -130,7 +130,7 @@ def test_everything_a_problem_may_ask_for_can_be_set(app):
     edits = {
         "stages": "", "replicas": "2", "excluded": f"{second},", "pinned": f"{first}: 1", "codecs": ["int8", "topk"],
         "codec_block": "64", "max_ratio": "30", "reducers": ["ring"], "max_local_steps": "8", "fragments": "4",
-        "tensor": ["1", "2"],
+        "tensor": ["1", "2"], "sharding": ["zero3", "tensor"],
         "dtype": "bfloat16", "recompute": True, "objective": "cost", "layers": "4",
     }  # fmt: skip
     for name, raw in edits.items():
@@ -140,7 +140,10 @@ def test_everything_a_problem_may_ask_for_can_be_set(app):
     assert (wanted.stages, wanted.replicas, wanted.excluded, wanted.pinned) == (None, 2, (second,), {first: 1})
     assert (wanted.codecs, wanted.codec_block, wanted.max_ratio) == (("none", "int8", "topk"), 64, 30.0)
     assert (wanted.reducers, wanted.max_local_steps, wanted.fragments) == (("ring",), 8, 4)
-    assert wanted.tensor == (1, 2)
+    assert (wanted.tensor, wanted.sharding) == ((1, 2), ("tensor", "zero3"))
+    app.settings.edit("tensor", ["1"])
+    assert app.plan.problem().constraints.sharding == ("tensor",), "single devices divide nothing"
+    app.settings.edit("tensor", ["1", "2"])
     assert (problem.workload.dtype, problem.workload.recompute, problem.objective) == ("bfloat16", True, "cost")
     assert problem.workload.graph.num_layers == 4
     assert app.settings.notes["Devices"] == "7 of 8, 1 pinned"
