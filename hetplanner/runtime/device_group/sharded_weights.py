@@ -12,6 +12,7 @@ Source: Rajbhandari et al. 2020 (ZeRO, arXiv 1910.02054), section 5.
 Shape legend: R rows of a matrix, r those of a member, C width, N samples and tokens.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -53,6 +54,14 @@ def over_samples(number: Tensor, group: DeviceGroup) -> Tensor:
         return number
     out: Tensor = _OverSamples.apply(number, group)
     return out
+
+
+def renew(weights: Iterable[Tensor], group: DeviceGroup) -> None:
+    """With ZeRO 2, gathers the matrices anew that have changed and are kept whole; all members must call it."""
+    for weight_rC in weights if group.sharding == "zero2" else ():
+        for dtype in list(_copies(weight_rC)):
+            num_rows = len(_copies(weight_rC)[dtype][1])
+            _whole(weight_rC.detach().to(dtype), weight_rC, num_rows, group)
 
 
 class _Linear(torch.autograd.Function):
@@ -111,15 +120,21 @@ def _whole(own_rC: Tensor, weight_rC: Tensor, num_rows: int, group: DeviceGroup)
     """
     if group.sharding == "zero3":
         return _gathered(own_rC, num_rows, group)
-    if not hasattr(weight_rC, "whole_copies"):
-        weight_rC.whole_copies = {}  # type: ignore[attr-defined]
-    copies: dict[torch.dtype, tuple[int, Tensor]] = weight_rC.whole_copies  # type: ignore[attr-defined]
+    copies = _copies(weight_rC)
     version, whole_RC = copies.pop(own_rC.dtype, (-1, own_rC))
     if version != weight_rC._version:
         del whole_RC
         whole_RC = _gathered(own_rC, num_rows, group)
     copies[own_rC.dtype] = weight_rC._version, whole_RC
     return whole_RC
+
+
+def _copies(weight_rC: Tensor) -> dict[torch.dtype, tuple[int, Tensor]]:
+    """Whole matrices that are kept of a weight, with its version when they were gathered."""
+    if not hasattr(weight_rC, "whole_copies"):
+        weight_rC.whole_copies = {}  # type: ignore[attr-defined]
+    copies: dict[torch.dtype, tuple[int, Tensor]] = weight_rC.whole_copies  # type: ignore[attr-defined]
+    return copies
 
 
 def _gathered(own_rC: Tensor, num_rows: int, group: DeviceGroup) -> Tensor:

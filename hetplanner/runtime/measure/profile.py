@@ -213,6 +213,7 @@ class _Rehearsal:
                 chunk.model.flat_grad.copy_(chunk.model.flat.detach())  # as long as the other way round
             else:
                 chunk.optimizer.step(0.0)
+        self.executor.gather_weights()
 
     def _message(self, boundary: int, source: int, target: int, role: Role) -> tuple[Tensor, TensorCodec, Tensor]:
         """A boundary's tensor, its codec, and its bytes on the wire."""

@@ -27,6 +27,7 @@ from hetplanner.runtime.comm.delta import ChangingEnd, SampleMemory
 from hetplanner.runtime.comm.receive_order import TOPIC, message_index, proofs_of_delivery, receive_order, sent_messages
 from hetplanner.runtime.comm.reductions import Reductions
 from hetplanner.runtime.comm.transport import Expected, Topic, Transport
+from hetplanner.runtime.device_group import sharded_weights
 from hetplanner.runtime.device_group.group import ALONE, DeviceGroup
 from hetplanner.runtime.device_group.whole_stage import whole_stages
 from hetplanner.runtime.measure.device_clock import DeviceClock, Mark
@@ -534,6 +535,7 @@ class Executor:
                 with self.updating:
                     self.update.finish()
                     self.completed_steps = self._step + 1
+                self.gather_weights()
             fragment = self.plan.fragment_at(self._step)
             if self.reductions.local and fragment is not None:
                 with self.updating:
@@ -558,6 +560,14 @@ class Executor:
             self.update.apply(self._step)
             if not self.plan.zero:
                 self.completed_steps = self._step + 1
+        if not self.plan.zero:
+            self.gather_weights()
+
+    def gather_weights(self) -> None:
+        """In a group with ZeRO 2, the new weights of all its devices."""
+        with self._awaiting_leader():
+            for chunk in self.chunks:
+                sharded_weights.renew(chunk.model.parameters, self.group)
 
     def _agree(self) -> float | None:
         scale = self.update.scale
