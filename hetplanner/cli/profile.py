@@ -127,7 +127,7 @@ def _measured(
 
 def _tell(found: Profile, out: Path | None, *, as_json: bool) -> None:
     from hetplanner.profiles.files import profile_to_data
-    from hetplanner.profiles.layer_table import NUMBERS, layer_table
+    from hetplanner.profiles.layer_table import NUMBERS, collective_lines, layer_table
 
     if as_json:
         print_json(profile_to_data(found) | {"file": str(out) if out else None})
@@ -142,5 +142,7 @@ def _tell(found: Profile, out: Path | None, *, as_json: bool) -> None:
         whole = short_seconds(found.model_seconds(kind, degree, size))
         more = f", degree {degree}" if degree > 1 else ""
         console.print(f"{kind}, micro-batch {size}{more}: {whole} through the model and back")
+    for line in collective_lines(found):
+        console.print(line)
     if out is not None:
         console.print(f"profile written to {out}; plan with it: hetplanner plan CLUSTER MODEL --profile {out}")

@@ -471,7 +471,7 @@ class CostTables:
         for device in self.devices.first_of_class:
             arithmetic = flops / self.devices.rate_flops_per_s_D[device]
             memory = np.where(flops > 0, passes * traffic / self.devices.memory_bandwidth_bytes_per_s_D[device], 0.0)
-            exchange = exchange_seconds(self.devices, int(device), workload, way)
+            exchange = exchange_seconds(self.devices, int(device), workload, way, self.problem.profile)
             cell = cell_of(self.devices, int(device))
             rows.append(_prefix(self.profiled.seconds(cell, way, np.maximum(arithmetic, memory), exchange)))
         return np.array(rows)

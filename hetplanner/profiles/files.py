@@ -1,4 +1,4 @@
-"""Profile files: `hetplanner/profile@1`, JSON with unit strings; several become one."""
+"""Profile files: `hetplanner/profile@1` and `@2` (with collectives), JSON with unit strings; several become one."""
 
 import json
 import os
@@ -13,7 +13,8 @@ from hetplanner.profiles.model import Profile
 from hetplanner.reading import note, reader
 from hetplanner.schema import check_format, checked, one_line, parse_json, read_text, write_text
 
-PROFILE_VERSION = 1
+PROFILE_VERSION = 2
+LAYERS_VERSION = 1
 
 
 @reader("profile file", at="place")
@@ -49,15 +50,20 @@ def load_profiles(paths: Sequence[str | os.PathLike[str]]) -> Profile:
 
 def profile_to_data(profile: Profile) -> dict[str, Any]:
     """The profile file's content as plain data."""
-    return {"format": f"hetplanner/profile@{PROFILE_VERSION}"} | profile.model_dump(mode="json", exclude_none=True)
+    number = PROFILE_VERSION if profile.collectives else LAYERS_VERSION
+    return {"format": f"hetplanner/profile@{number}"} | profile.model_dump(mode="json", exclude_none=True)
 
 
 def profile_to_json(profile: Profile) -> str:
     """The profile file's content: one row a line."""
     data = profile_to_data(profile)
-    rows = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in data.pop("rows"))
+    lists = {name: data.pop(name) for name in ("collectives", "rows") if name in data}
     head = json.dumps(data, indent=1, ensure_ascii=False).removesuffix("\n}")
-    return f'{head},\n "rows": [\n  {rows}\n ]\n}}\n'
+    tables = (
+        f' "{name}": [\n  ' + ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n ]"
+        for name, rows in lists.items()
+    )
+    return ",\n".join((head, *tables)) + "\n}\n"
 
 
 def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
@@ -73,6 +79,7 @@ def merge_profiles(profiles: Sequence[Profile]) -> Profile:
     """
     first, *others = profiles
     rows, sources = list(first.rows), [first.source]
+    collectives = [row for profile in profiles for row in profile.collectives]
     for other in others:
         for name in ("num_params", "num_trained", "seq_len", "dtype", "optimizer", "layers"):
             if getattr(other, name) != getattr(first, name):
@@ -88,6 +95,7 @@ def merge_profiles(profiles: Sequence[Profile]) -> Profile:
     return first.replace(
         name=" + ".join(dict.fromkeys(profile.name for profile in profiles))[:120].strip(),
         rows=tuple(rows),
+        collectives=tuple(collectives),
         source="; ".join(dict.fromkeys(filter(None, sources)))[:4000],
         torch=versions.pop() if len(versions) == 1 else None,
     )

@@ -35,3 +35,14 @@ def layer_table(profile: Profile, most: int | None = None) -> tuple[list[str], l
         for row in profile.rows[:most]
     ]
     return head, rows
+
+
+def collective_lines(profile: Profile) -> list[str]:
+    """'CPU generic, 2 devices: all-gather 110 µs for 4.1 kB, 5 ms for 16.8 MB', for the least and the most bytes."""
+    found: dict[tuple[str, int], list[str]] = {}
+    for kind, degree, collective in dict.fromkeys((c.kind, c.degree, c.collective) for c in profile.collectives):
+        curve = profile.collective_curve(kind, degree, collective)
+        least_and_most = dict.fromkeys((curve[0], curve[-1]))
+        ends = ", ".join(f"{short_seconds(seconds)} for {short_bytes(size)}" for size, seconds in least_and_most)
+        found.setdefault((kind, degree), []).append(f"{collective} {ends}")
+    return [f"{kind}, {degree} devices: {'; '.join(parts)}" for (kind, degree), parts in found.items()]

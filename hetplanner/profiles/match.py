@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hetplanner.cluster.catalog import find_kind
 from hetplanner.errors import InvalidInput
 from hetplanner.profiles.layers import layer_runs
-from hetplanner.profiles.model import LayerCost, Profile
+from hetplanner.profiles.model import CollectiveCost, LayerCost, Profile
 from hetplanner.schema import checked
 from hetplanner.workload.workload import Workload
 
@@ -14,8 +14,9 @@ MOST_OF_PEAK = 1.25
 
 
 def profile_of(
-    workload: Workload, rows: Sequence[LayerCost], *, name: str, source: str, torch: str | None = None
-) -> Profile:
+    workload: Workload, rows: Sequence[LayerCost], *, name: str, source: str, torch: str | None = None,
+    collectives: Sequence[CollectiveCost] = (),
+) -> Profile:  # fmt: skip
     """A checked profile of a workload from rows of all its layers. Raises InvalidInput."""
     graph = workload.graph
     fields = {
@@ -28,6 +29,7 @@ def profile_of(
         "optimizer": workload.optimizer,
         "layers": layer_runs(workload),
         "rows": rows,
+        "collectives": collectives,
         "source": source,
         "torch": torch,
     }

@@ -17,7 +17,7 @@ from typing import Any
 from hetplanner.errors import HetplannerError, InvalidInput, RunError
 from hetplanner.profiles.layers import layer_runs
 from hetplanner.profiles.match import profile_of
-from hetplanner.profiles.model import LayerCost, Profile
+from hetplanner.profiles.model import CollectiveCost, LayerCost, Profile
 from hetplanner.reading import note
 from hetplanner.schema import one_line
 from hetplanner.workload.files import workload_to_data
@@ -74,8 +74,9 @@ def measured_profile(
     request |= {"device": device, "threads": threads, "window_s": window_s}
     lines: list[dict[str, Any]] = []
     total = len(counts) * len(sizes) * len(names)
-    failed = _measure(request, lines, lambda: on_layer is None or on_layer(max(0, len(lines) - 1), total, _next(lines)))
-    rows = lines[1:]
+    failed = _measure(request, lines, lambda: on_layer is None or on_layer(_count(lines), total, _next(lines)))
+    rows = [line for line in lines[1:] if "layer" in line]
+    collectives = [line for line in lines[1:] if "collective" in line]
     whole = [row for row in rows if sum(_cell(other) == _cell(row) for other in rows) == len(names)]
     if failed is not None and not whole:
         raise failed
@@ -83,12 +84,13 @@ def measured_profile(
         note(f"{failed}; the micro-batches that were measured before are kept")
     if not whole:
         raise RunError("the profile was ended before a micro-batch was measured whole; nothing is left of it")
-    return _profile_of_rows(workload, lines[0], whole, kind)
+    return _profile_of_rows(workload, lines[0], whole, collectives, kind)
 
 
 def _profile_of_rows(
-    workload: Workload, about: dict[str, Any], rows: Sequence[dict[str, Any]], kind: str | None
-) -> Profile:
+    workload: Workload, about: dict[str, Any], rows: Sequence[dict[str, Any]], collectives: Sequence[dict[str, Any]],
+    kind: str | None,
+) -> Profile:  # fmt: skip
     """The profile of what was measured; `about` is what the measuring process says of the device."""
     named = kind or str(about["kind"])
     when = date.today().isoformat()
@@ -98,6 +100,7 @@ def _profile_of_rows(
         name=f"{workload.name} on {named}",
         source=f"measured on {about['device']} ({about['with']}), torch {about['torch']}, {when}",
         torch=about["torch"],
+        collectives=[CollectiveCost(kind=named, **row) for row in collectives],
     )
 
 
@@ -141,9 +144,16 @@ def _cell(row: dict[str, Any]) -> tuple[int, int]:
     return row["micro_batch"], row.get("degree", 1)
 
 
+def _count(lines: Sequence[dict[str, Any]]) -> int:
+    """Layers that were measured."""
+    return sum("layer" in line for line in lines)
+
+
 def _next(lines: Sequence[dict[str, Any]]) -> str:
     if len(lines) < 2:
         return "measuring" if lines else "loading torch"
+    if "collective" in lines[-1]:
+        return f"measured {lines[-1]['collective']} of {lines[-1]['degree']} devices"
     size, degree = _cell(lines[-1])
     return f"measured {lines[-1]['layer']} at micro-batch {size}" + (f", degree {degree}" if degree > 1 else "")
 

@@ -1,9 +1,10 @@
-"""The profile: what each layer of a model takes on each kind of device. Its file is `hetplanner/profile@1`."""
+"""The profile: what each layer of a model takes on each kind of device. Its file is `hetplanner/profile@1`,
+or `@2` with what groups of devices exchange."""
 
 from collections import Counter
 from functools import cached_property
 from itertools import chain, repeat
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -64,6 +65,27 @@ class LayerCost(Noun):
         return self.kind, self.degree, self.micro_batch
 
 
+Collective = Literal["all-gather", "reduce-scatter", "all-reduce"]
+COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
+
+
+class CollectiveCost(Noun):
+    """What a collective of devices of one host takes.
+
+    Attributes:
+        kind: of the devices.
+        degree: how many take part.
+        size: bytes of the whole tensor: what is gathered, or what each device gives to the sum.
+        seconds: until the last device has its result.
+    """
+
+    kind: Name
+    degree: Annotated[int, Field(strict=True, ge=2, le=64)]
+    collective: Collective
+    size: Bytes
+    seconds: Seconds
+
+
 class Profile(Noun):
     """See the module.
 
@@ -74,6 +96,7 @@ class Profile(Noun):
         dtype: number format of the arithmetic.
         optimizer: what `update` is about.
         layers: the model from its first operator to its last.
+        collectives: measured between devices of one host; sizes in any order.
         source: who measured it, and with what.
         torch: version of torch that it was measured with, if any.
     """
@@ -87,6 +110,9 @@ class Profile(Noun):
     optimizer: OptimizerName = "adamw"
     layers: Annotated[tuple[LayerRun, ...], Field(min_length=1, max_length=MAX_LAYERS)]
     rows: Annotated[tuple[LayerCost, ...], Field(min_length=1, max_length=MAX_ROWS)]
+    collectives: Annotated[
+        tuple[CollectiveCost, ...], Field(max_length=MAX_ROWS, exclude_if=lambda value: not value)
+    ] = ()
     source: Text = ""
     torch: Name | None = None
 
@@ -111,6 +137,29 @@ class Profile(Noun):
             if not any(row.forward + row.backward > 0 for row in rows.values()):
                 raise ValueError(f"rows: {_cell_words(cell)} takes no time at all; give its seconds")
         return self
+
+    @model_validator(mode="after")
+    def _collectives_are_of_its_kinds(self) -> Self:
+        known = set()
+        for i, row in enumerate(self.collectives):
+            if row.kind not in self.kinds:
+                raise ValueError(
+                    f"collectives[{i}].kind: {row.kind!r:.60} has no rows; the kinds are {_few(set(self.kinds))}"
+                )
+            if row.seconds <= 0 or row.size <= 0:
+                raise ValueError(f"collectives[{i}]: size and seconds must be above 0")
+            key = row.kind, row.degree, row.collective, row.size
+            if key in known:
+                raise ValueError(
+                    f"collectives[{i}]: {row.collective} of {row.size:,.0f} bytes is there twice; keep one"
+                )
+            known.add(key)
+        return self
+
+    def collective_curve(self, kind: str, degree: int, collective: Collective) -> tuple[tuple[float, float], ...]:
+        """Bytes and seconds of what was measured, ascending; empty if nothing was."""
+        rows = (row for row in self.collectives if (row.kind, row.degree, row.collective) == (kind, degree, collective))
+        return tuple(sorted((row.size, row.seconds) for row in rows))
 
     def _check_layers(self) -> None:
         sizes: dict[str, int] = {}

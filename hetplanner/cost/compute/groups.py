@@ -11,18 +11,20 @@ Legend of array suffixes: D devices, o ops.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.cluster.catalog import find_kind
+from hetplanner.cluster.catalog import find_kind, plain_kind
 from hetplanner.cluster.edits import INSIDE_HOST_S
 from hetplanner.cluster.model import Cluster
 from hetplanner.cost.compute.devices import DeviceTable
-from hetplanner.cost.compute.ring import FloatArray, Ring, Way
+from hetplanner.cost.compute.ring import Curve, FloatArray, Ring, Way
 from hetplanner.cost.compute.sharded import exchange_of_weights, gather_seconds, matrices_o
 from hetplanner.cost.compute.tensor import exchange_of_layers
 from hetplanner.plan.problem import Problem
+from hetplanner.profiles.model import COLLECTIVES, Collective, Profile
 from hetplanner.workload.tensor_degrees import SHARDINGS, Sharding
 from hetplanner.workload.workload import Workload
 
@@ -101,7 +103,7 @@ def with_gathers(table: DeviceTable, problem: Problem) -> DeviceTable:
     update_D = table.update_s_per_weight_D.copy()
     for group in groups:
         leader = problem.cluster.device_index(group.leader)
-        update_D[leader] += gather_seconds(ring_of(table, leader), problem.workload) / trained
+        update_D[leader] += gather_seconds(ring_of(table, leader, problem.profile), problem.workload) / trained
     return replace(table, update_s_per_weight_D=update_D)
 
 
@@ -127,16 +129,23 @@ def repeated_bytes(workload: Workload, state_bytes: float, sharding: Sharding = 
     return repeated * state_bytes + whole * hidden_state * workload.dtype_bytes + drawn
 
 
-def ring_of(table: DeviceTable, device: int) -> Ring:
-    """The members of a device's group; of a single device it alone."""
-    return Ring(
-        int(table.degree_D[device]), float(table.ring_s_per_byte_D[device]), float(table.ring_latency_s_D[device])
-    )
+def ring_of(table: DeviceTable, device: int, profile: Profile | None = None) -> Ring:
+    """The members of a device's group; of a single device it alone. What a profile has measured goes first."""
+    per_byte, latency = float(table.ring_s_per_byte_D[device]), float(table.ring_latency_s_D[device])
+    degree, curves = int(table.degree_D[device]), dict[Collective, Curve]()
+    if profile is not None and degree > 1:
+        kinds = [kind for kind in profile.kinds if plain_kind(kind) == table.kind_D[device]]
+        for kind, collective in product(kinds, COLLECTIVES):
+            if curve := profile.collective_curve(kind, degree, collective):
+                curves[collective] = curve
+    return Ring(degree, per_byte, latency, curves)
 
 
-def exchange_seconds(table: DeviceTable, device: int, workload: Workload, way: Way) -> FloatArray:
+def exchange_seconds(
+    table: DeviceTable, device: int, workload: Workload, way: Way, profile: Profile | None = None
+) -> FloatArray:
     """By op: seconds that the members of a device's group exchange in one micro-batch; 0 for a single device."""
-    ring, sharding = ring_of(table, device), SHARDINGS[table.sharding_D[device]]
+    ring, sharding = ring_of(table, device, profile), SHARDINGS[table.sharding_D[device]]
     if ring.members == 1:
         return np.zeros(len(workload.graph.ops))
     if sharding == "tensor":

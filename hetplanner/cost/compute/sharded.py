@@ -57,12 +57,12 @@ def exchange_of_weights(ring: Ring, workload: Workload, way: Way, sharding: Shar
     found = np.zeros(len(ops))
     for i, op in enumerate(ops):
         size, count = float(elements_o[i]), int(count_o[i])
-        gather_s = ring.pass_seconds(size * bytes_o[i], count) if is_gathered else 0.0
+        gather_s = ring.all_gather(size * bytes_o[i], count) if is_gathered else 0.0
         if way == "forward":
             found[i] = gather_s
         elif i >= first:
             is_summed = op.trained > 0 and not has_adapters
-            found[i] = ring.pass_seconds(size * FLOAT_BYTES, count) if is_summed else 0.0
+            found[i] = ring.reduce_scatter(size * FLOAT_BYTES, count) if is_summed else 0.0
             # No gradient goes on to tokens.
             found[i] += 0.0 if op.kind == "embedding" else gather_s
     return found
@@ -72,7 +72,7 @@ def gather_seconds(ring: Ring, workload: Workload) -> float:
     """One gathering of all matrices of the model."""
     elements_o, count_o, bytes_o = matrices_o(workload)
     return sum(
-        ring.pass_seconds(size * width, int(count))
+        ring.all_gather(size * width, int(count))
         for size, count, width in zip(elements_o, count_o, bytes_o, strict=True)
     )
 

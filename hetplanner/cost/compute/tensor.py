@@ -3,8 +3,7 @@
 Layers are divided by columns and rows, embedding and head by words, norms and dropout by tokens (sequence
 parallelism). Attention and MLP gather tokens and scatter a sum each way; backward they gather the tokens once more, so
 that no member keeps those of others. The head gathers, and backward gathers again and scatters; the embedding
-scatters, and gathers backward. The loss makes three all-reduces of a number a token. An all-gather or a reduce-scatter
-is half of an all-reduce.
+scatters, and gathers backward. The loss makes three all-reduces of a number a token.
 
 Source: Shoeybi et al. 2019 (Megatron-LM, arXiv 1909.08053), section 3; Korthikanti et al. 2022 (arXiv 2205.05198),
 section 4.2.2 (sequence parallelism).
@@ -19,9 +18,8 @@ import numpy as np
 from hetplanner.cost.compute.ring import FloatArray, Ring, Way
 from hetplanner.workload.workload import Workload
 
-ALL_REDUCES: dict[str, tuple[float, float]] = {
-    "attention": (1.0, 1.5), "mlp": (1.0, 1.5), "embedding": (0.5, 0.5), "head": (0.5, 1.0),
-}  # fmt: skip
+GATHERS: dict[str, tuple[int, int]] = {"attention": (1, 2), "mlp": (1, 2), "embedding": (0, 1), "head": (1, 1)}
+SCATTERS: dict[str, tuple[int, int]] = {"attention": (1, 1), "mlp": (1, 1), "embedding": (1, 0), "head": (0, 1)}
 """Of a hidden state, forward and backward, by kind of operator."""
 LOSS_REDUCES = 3
 LOSS_BYTES = 4
@@ -33,8 +31,9 @@ def exchange_of_layers(ring: Ring, workload: Workload, way: Way) -> FloatArray:
     ops, part = workload.graph.ops, 0 if way == "forward" else 1
     tokens = workload.micro_batch * workload.seq_len
     hidden = workload.transformer.hidden if workload.transformer else 0
-    whole_s = 2.0 * ring.pass_seconds(tokens * hidden * workload.dtype_bytes)
-    seconds = {kind: whole_s * counts[part] for kind, counts in ALL_REDUCES.items()}
-    seconds["loss"] = LOSS_REDUCES * 2.0 * ring.pass_seconds(tokens * LOSS_BYTES) if way == "forward" else 0.0
+    size = tokens * hidden * workload.dtype_bytes
+    gather_s, scatter_s = ring.all_gather(size), ring.reduce_scatter(size)
+    seconds = {kind: gather_s * GATHERS[kind][part] + scatter_s * SCATTERS[kind][part] for kind in GATHERS}
+    seconds["loss"] = LOSS_REDUCES * ring.all_reduce(tokens * LOSS_BYTES) if way == "forward" else 0.0
     first = workload.graph.first_trained if way == "backward" else 0
     return np.array([seconds.get(op.kind, 0.0) if i >= first else 0.0 for i, op in enumerate(ops)])

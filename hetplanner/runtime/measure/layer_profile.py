@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,13 @@ from hetplanner.profiles.layers import layer_runs
 from hetplanner.profiles.measuring import REFUSED
 from hetplanner.runtime.device_group.group import ALONE, DeviceGroup
 from hetplanner.runtime.measure.live_bytes import LiveBytes
-from hetplanner.runtime.measure.profiled_group import joined_group, measuring_group, member_command, member_device
+from hetplanner.runtime.measure.profiled_group import (
+    collective_seconds,
+    joined_group,
+    measuring_group,
+    member_command,
+    member_device,
+)
 from hetplanner.runtime.model.build import Batch, StageModel
 from hetplanner.runtime.model.stage import StageRunner
 from hetplanner.runtime.rng import RngKey
@@ -41,6 +48,9 @@ from hetplanner.workload.workload import Workload
 
 IN_FLIGHT = 3
 LEAST_ROUNDS = 4
+COLLECTIVE_BYTES = (2**12, 2**16, 2**20, 2**24)
+COLLECTIVE_SHARE = 0.2
+"""Of the window of a layer, that each size of all collectives takes."""
 KEY = RngKey(0, 0, 0)
 
 
@@ -56,7 +66,7 @@ def main(arguments: list[str]) -> int:
             if degree == request["degrees"][0]:
                 _tell(about_device(device))
             with measuring_group(degree, device, member_command(__spec__.name, arguments[0])) as group:
-                for row in measured_rows(request, device, group):
+                for row in chain(measured_rows(request, device, group), measured_collectives(request, device, group)):
                     _tell(row)
     except (HetplannerError, torch.OutOfMemoryError, MemoryError) as error:
         _tell({"error": str(error).splitlines()[0] if str(error) else "out of memory"})
@@ -69,7 +79,7 @@ def _serve(request: dict[str, Any], degree: int, index: int, port: int) -> int:
     device = member_device(request["device"], index, degree)
     _set_threads(request, device, degree)
     group = joined_group(degree, index, port, device)
-    for _ in measured_rows(request, device, group):
+    for _ in chain(measured_rows(request, device, group), measured_collectives(request, device, group)):
         pass
     return 0
 
@@ -88,6 +98,14 @@ def measured_rows(request: dict[str, Any], device: torch.device, group: DeviceGr
         sized = workload.replace(micro_batch=size, global_batch=size * IN_FLIGHT, recompute=False)
         for row in profiled(sized, device, request["window_s"], group):
             yield row | {"micro_batch": size} | more
+
+
+def measured_collectives(request: dict[str, Any], device: torch.device, group: DeviceGroup) -> Iterator[dict[str, Any]]:
+    """A row for every collective of a group and size; none of a single device."""
+    window_s = request["window_s"] * COLLECTIVE_SHARE
+    for size in COLLECTIVE_BYTES if group.degree > 1 else ():
+        for name, seconds in collective_seconds(group, device, size, window_s).items():
+            yield {"collective": name, "degree": group.degree, "size": size, "seconds": float(f"{seconds:.4g}")}
 
 
 def _tell(line: dict[str, Any]) -> None:

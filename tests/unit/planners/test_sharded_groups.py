@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hetplanner.cost.compute.groups import exchange_seconds, repeated_bytes
+from hetplanner.cost.compute.ring import Ring
 from hetplanner.cost.compute.sharded import matrices_o, summing_bytes
 from hetplanner.cost.compute.sources import compute_sources
 from hetplanner.cost.memory_parts import memory_parts
@@ -19,6 +20,7 @@ from hetplanner.plan.rehearsal import rehearsal_problem
 from hetplanner.planners.interface import Budget
 from hetplanner.planners.registry import make_planner
 from hetplanner.planners.variants.whatif import Changes, evaluate_changes
+from hetplanner.profiles.model import CollectiveCost
 from hetplanner.simulator.simulation import summarise_plan
 from hetplanner.workload.presets import preset
 from tests.support.plans.grouped import hosts
@@ -112,6 +114,35 @@ def test_a_profile_of_one_device_serves_with_fewer_samples() -> None:
     assert str(compute_sources(changed)[0]) == (
         "4 × T4 in groups of 4 (ZeRO 3): profile (measured at micro-batch 1)"
     )  # fmt: skip
+
+
+def test_measured_collectives_go_before_the_ring() -> None:
+    kinds = {"kind": "T4", "degree": 4}
+    rows = [
+        CollectiveCost(**kinds, collective=name, size=size, seconds=seconds)
+        for name, scale in (("all-gather", 1.0), ("reduce-scatter", 2.0), ("all-reduce", 3.0))
+        for size, seconds in ((1e6, scale * 1e-3), (3e6, scale * 2e-3))
+    ]
+    profile = made_profile(GPT, "T4", seconds={1: 0.03, 4: 0.06}, collectives=tuple(rows))
+    attention = 4 * H * H  # two matrices of unlike size count as two of the mean
+    for sharding, hidden in (("zero3", None), ("tensor", 4 * 1024 * H * 2)):
+        groups = (group("h0-0", "h0-1", "h0-2", "h0-3", sharding=sharding),)
+        tables = CostTables(problem(groups=groups).replace(profile=profile))
+        forward, backward = (
+            exchange_seconds(tables.devices, 0, GPT, way, profile)[1] for way in ("forward", "backward")
+        )
+        gather, scatter = ((lambda size, s=s: s * (1e-3 + (size - 1e6) / 2e6 * 1e-3)) for s in (1.0, 2.0))
+        if hidden:
+            assert forward == pytest.approx(gather(hidden) + scatter(hidden))
+            assert backward == pytest.approx(2 * gather(hidden) + scatter(hidden))
+        else:
+            assert forward == pytest.approx(2 * gather(attention))
+            assert backward == pytest.approx(2 * gather(attention) + 2 * scatter(2 * attention))
+        layer = np.diff(tables.forward_s_CO[tables.devices.class_D[0], [1, 2]])[0]
+        assert layer > forward
+    small = Ring(2, 1e-9, 1e-6, {"all-gather": ((4096.0, 1e-4),)})
+    assert (small.all_gather(10.0), small.all_gather(8192.0)) == pytest.approx((1e-4, 2e-4))
+    assert small.reduce_scatter(1000.0) == pytest.approx(500e-9 + 1e-6)
 
 
 def test_all_shardings_are_searched_and_the_plan_file_says_which() -> None:

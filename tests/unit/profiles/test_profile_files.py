@@ -17,7 +17,7 @@ from hetplanner.profiles.files import (
 )
 from hetplanner.profiles.layers import layer_runs
 from hetplanner.profiles.match import difference
-from hetplanner.profiles.model import LayerCost
+from hetplanner.profiles.model import CollectiveCost, LayerCost
 from hetplanner.reading import noting
 from hetplanner.workload.presets import preset, preset_names
 from tests.support.plans.profiles import made_profile
@@ -33,6 +33,35 @@ def test_a_profile_reads_back_as_it_was(tmp_path: Path) -> None:
     profile = made_profile(WORKLOAD, kept=1234)
     save_profile(profile, tmp_path / "p.json")
     assert load_profile(tmp_path / "p.json") == profile
+
+
+def gathered(size: float = 4096.0, **changes: object) -> CollectiveCost:
+    fields = {"kind": "CPU generic", "degree": 2, "collective": "all-gather", "size": size, "seconds": 1e-3}
+    return CollectiveCost(**(fields | changes))
+
+
+def test_collectives_read_back_in_a_new_version_and_are_merged(tmp_path: Path) -> None:
+    profile = made_profile(WORKLOAD, collectives=(gathered(2.0**20), gathered(seconds=2e-4)))
+    save_profile(profile, tmp_path / "p.json")
+    assert load_profile(tmp_path / "p.json") == profile
+    assert json.loads((tmp_path / "p.json").read_text())["format"] == "hetplanner/profile@2"
+    assert profile_to_data(made_profile(WORKLOAD))["format"] == "hetplanner/profile@1"
+    assert profile.collective_curve("CPU generic", 2, "all-gather") == ((4096.0, 2e-4), (2.0**20, 1e-3))
+    other = made_profile(WORKLOAD, "T4", collectives=(gathered(kind="T4"),))
+    assert {row.kind for row in merge_profiles([profile, other]).collectives} == {"CPU generic", "T4"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ((gathered(kind="H100"),), r"collectives\[0\].kind: 'H100' has no rows; the kinds are CPU generic"),
+        ((gathered(), gathered(seconds=2.0)), r"collectives\[1\]: all-gather of 4,096 bytes is there twice"),
+        ((gathered(), gathered(size=0.0)), r"collectives\[1\]: size and seconds must be above 0"),
+    ],
+)
+def test_wrong_collectives_are_named(rows: tuple[CollectiveCost, ...], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        made_profile(WORKLOAD).replace(collectives=rows)
 
 
 @pytest.mark.parametrize("name", preset_names())

@@ -9,6 +9,7 @@ import torch
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.profiles import measuring
 from hetplanner.profiles.measuring import measured_profile
+from hetplanner.profiles.model import COLLECTIVES
 from hetplanner.reading import noting
 from hetplanner.runtime.measure import layer_profile
 from hetplanner.workload.presets import preset
@@ -69,6 +70,10 @@ def test_layers_that_devices_share_are_measured_in_their_processes() -> None:
     assert shared.kept is not None
     # gloo may still hold what it has just sent.
     assert 0.5 <= shared.kept / alone.kept < 0.75
+    for collective in COLLECTIVES:
+        curve = profile.collective_curve("CPU generic", 2, collective)
+        assert [size for size, _ in curve] == list(layer_profile.COLLECTIVE_BYTES)
+        assert curve[-1][1] > curve[0][1] > 0
 
 
 def test_a_degree_that_does_not_divide_the_model_is_refused() -> None:
