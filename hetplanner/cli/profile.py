@@ -142,7 +142,7 @@ def _tell(found: Profile, out: Path | None, *, as_json: bool) -> None:
         whole = short_seconds(found.model_seconds(kind, degree, size))
         more = f", degree {degree}" if degree > 1 else ""
         console.print(f"{kind}, micro-batch {size}{more}: {whole} through the model and back")
-    for line in collective_lines(found):
-        console.print(line)
+    for words in collective_lines(found):
+        console.print(words)
     if out is not None:
         console.print(f"profile written to {out}; plan with it: hetplanner plan CLUSTER MODEL --profile {out}")
