@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from hetplanner.cluster.catalog import find_kind, plain_kind
 from hetplanner.cluster.edits import INSIDE_HOST_S
 from hetplanner.cluster.model import Cluster
+from hetplanner.cost.compute.collectives import Collectives, Curve, FloatArray, Way
 from hetplanner.cost.compute.devices import DeviceTable
-from hetplanner.cost.compute.ring import Curve, FloatArray, Ring, Way
 from hetplanner.cost.compute.sharded import exchange_of_weights, gather_seconds, matrices_o
 from hetplanner.cost.compute.tensor import exchange_of_layers
 from hetplanner.plan.problem import Problem
@@ -103,7 +103,7 @@ def with_gathers(table: DeviceTable, problem: Problem) -> DeviceTable:
     update_D = table.update_s_per_weight_D.copy()
     for group in groups:
         leader = problem.cluster.device_index(group.leader)
-        update_D[leader] += gather_seconds(ring_of(table, leader, problem.profile), problem.workload) / trained
+        update_D[leader] += gather_seconds(collectives_of(table, leader, problem.profile), problem.workload) / trained
     return replace(table, update_s_per_weight_D=update_D)
 
 
@@ -129,7 +129,7 @@ def repeated_bytes(workload: Workload, state_bytes: float, sharding: Sharding = 
     return repeated * state_bytes + whole * hidden_state * workload.dtype_bytes + drawn
 
 
-def ring_of(table: DeviceTable, device: int, profile: Profile | None = None) -> Ring:
+def collectives_of(table: DeviceTable, device: int, profile: Profile | None = None) -> Collectives:
     """The members of a device's group; of a single device it alone. What a profile has measured goes first."""
     per_byte, latency = float(table.ring_s_per_byte_D[device]), float(table.ring_latency_s_D[device])
     degree, curves = int(table.degree_D[device]), dict[Collective, Curve]()
@@ -138,16 +138,16 @@ def ring_of(table: DeviceTable, device: int, profile: Profile | None = None) -> 
         for kind, collective in product(kinds, COLLECTIVES):
             if curve := profile.collective_curve(kind, degree, collective):
                 curves[collective] = curve
-    return Ring(degree, per_byte, latency, curves)
+    return Collectives(degree, per_byte, latency, curves)
 
 
 def exchange_seconds(
     table: DeviceTable, device: int, workload: Workload, way: Way, profile: Profile | None = None
 ) -> FloatArray:
     """By op: seconds that the members of a device's group exchange in one micro-batch; 0 for a single device."""
-    ring, sharding = ring_of(table, device, profile), SHARDINGS[table.sharding_D[device]]
-    if ring.members == 1:
+    collectives, sharding = collectives_of(table, device, profile), SHARDINGS[table.sharding_D[device]]
+    if collectives.members == 1:
         return np.zeros(len(workload.graph.ops))
     if sharding == "tensor":
-        return exchange_of_layers(ring, workload, way)
-    return exchange_of_weights(ring, workload, way, sharding)
+        return exchange_of_layers(collectives, workload, way)
+    return exchange_of_weights(collectives, workload, way, sharding)

@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.cost.compute.sharded import summing_bytes
+from hetplanner.cost.compute.sharded import gathering_bytes_o, summing_bytes
 from hetplanner.workload.optimizers import ELEMENTWISE, FLOAT_BYTES, SLICE_ELEMENTS
 from hetplanner.workload.transformer_graph import LOSS_ELEMENTS
 from hetplanner.workload.workload import Workload
@@ -55,7 +55,11 @@ class Recomputation:
         largest_o = np.array([op.largest_weight for op in ops], dtype=np.float64)
         of_weight_o = np.array([FLOAT_BYTES if op.kind == "embedding" else workload.dtype_bytes for op in ops])
         working_o = np.array([op.working_bytes for op in ops], dtype=np.float64) * workload.micro_batch
-        self.working_o = working_o + largest_o * (summing_bytes(members) if members else of_weight_o)
+        if members:
+            gathering_o = gathering_bytes_o(workload, members)
+            self.working_o = working_o + np.maximum(largest_o * summing_bytes(members), gathering_o)
+        else:
+            self.working_o = working_o + largest_o * of_weight_o
         if workload.program is None:
             together = max(1, members)
             self.working_o[-1] += LOSS_BYTES * min(LOSS_ELEMENTS * together, workload.output_elements[-2])

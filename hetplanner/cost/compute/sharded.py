@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetplanner.cost.compute.ring import FloatArray, Ring, Way
+from hetplanner.cost.compute.collectives import Collectives, FloatArray, Way
 from hetplanner.workload.optimizers import FLOAT_BYTES
 from hetplanner.workload.tensor_degrees import Sharding
 from hetplanner.workload.workload import Workload
@@ -24,6 +24,19 @@ def summing_bytes(members: int) -> int:
     gradient, those of the others, and the sum.
     """
     return 2 * FLOAT_BYTES * members + FLOAT_BYTES
+
+
+def gathering_bytes_o(workload: Workload, members: int) -> FloatArray:
+    """By op: bytes that all members hold while its largest matrix is gathered: it, and what each sends."""
+    shape, ops = workload.transformer, workload.graph.ops
+    if shape is None:
+        return np.zeros(len(ops))
+    wide, narrow = shape.hidden, shape.narrow_width if shape.boundary_layers else 0
+    largest = {
+        "attention": wide * (wide + 2 * shape.num_kv_heads * shape.head_dim), "mlp": wide * shape.ffn,
+        "embedding": wide * shape.vocab, "head": wide * shape.vocab, "narrow": wide * narrow, "widen": wide * narrow,
+    }  # fmt: skip
+    return 2.0 * members * np.array([largest.get(op.kind, 0) for op in ops]) * matrices_o(workload)[2]
 
 
 def matrices_o(workload: Workload) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -48,7 +61,7 @@ def matrices_o(workload: Workload) -> tuple[FloatArray, FloatArray, FloatArray]:
     return found[:, 0], found[:, 1], np.array(bytes_o, dtype=np.float64)
 
 
-def exchange_of_weights(ring: Ring, workload: Workload, way: Way, sharding: Sharding) -> FloatArray:
+def exchange_of_weights(collectives: Collectives, workload: Workload, way: Way, sharding: Sharding) -> FloatArray:
     """By op: seconds that the members exchange in one micro-batch."""
     elements_o, count_o, bytes_o = matrices_o(workload)
     ops, first = workload.graph.ops, workload.graph.first_trained
@@ -57,22 +70,22 @@ def exchange_of_weights(ring: Ring, workload: Workload, way: Way, sharding: Shar
     found = np.zeros(len(ops))
     for i, op in enumerate(ops):
         size, count = float(elements_o[i]), int(count_o[i])
-        gather_s = ring.all_gather(size * bytes_o[i], count) if is_gathered else 0.0
+        gather_s = collectives.all_gather(size * bytes_o[i], count) if is_gathered else 0.0
         if way == "forward":
             found[i] = gather_s
         elif i >= first:
             is_summed = op.trained > 0 and not has_adapters
-            found[i] = ring.reduce_scatter(size * FLOAT_BYTES, count) if is_summed else 0.0
+            found[i] = collectives.reduce_scatter(size * FLOAT_BYTES, count) if is_summed else 0.0
             # No gradient goes on to tokens.
             found[i] += 0.0 if op.kind == "embedding" else gather_s
     return found
 
 
-def gather_seconds(ring: Ring, workload: Workload) -> float:
+def gather_seconds(collectives: Collectives, workload: Workload) -> float:
     """One gathering of all matrices of the model."""
     elements_o, count_o, bytes_o = matrices_o(workload)
     return sum(
-        ring.all_gather(size * width, int(count))
+        collectives.all_gather(size * width, int(count))
         for size, count, width in zip(elements_o, count_o, bytes_o, strict=True)
     )
 

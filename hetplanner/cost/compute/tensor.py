@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetplanner.cost.compute.ring import FloatArray, Ring, Way
+from hetplanner.cost.compute.collectives import Collectives, FloatArray, Way
 from hetplanner.workload.workload import Workload
 
 GATHERS: dict[str, tuple[int, int]] = {"attention": (1, 2), "mlp": (1, 2), "embedding": (0, 1), "head": (1, 1)}
@@ -26,14 +26,14 @@ LOSS_BYTES = 4
 """Of a number a token."""
 
 
-def exchange_of_layers(ring: Ring, workload: Workload, way: Way) -> FloatArray:
+def exchange_of_layers(collectives: Collectives, workload: Workload, way: Way) -> FloatArray:
     """By op: seconds that the members exchange in one micro-batch."""
     ops, part = workload.graph.ops, 0 if way == "forward" else 1
     tokens = workload.micro_batch * workload.seq_len
     hidden = workload.transformer.hidden if workload.transformer else 0
     size = tokens * hidden * workload.dtype_bytes
-    gather_s, scatter_s = ring.all_gather(size), ring.reduce_scatter(size)
+    gather_s, scatter_s = collectives.all_gather(size), collectives.reduce_scatter(size)
     seconds = {kind: gather_s * GATHERS[kind][part] + scatter_s * SCATTERS[kind][part] for kind in GATHERS}
-    seconds["loss"] = LOSS_REDUCES * ring.all_reduce(tokens * LOSS_BYTES) if way == "forward" else 0.0
+    seconds["loss"] = LOSS_REDUCES * collectives.all_reduce(tokens * LOSS_BYTES) if way == "forward" else 0.0
     first = workload.graph.first_trained if way == "backward" else 0
     return np.array([seconds.get(op.kind, 0.0) if i >= first else 0.0 for i, op in enumerate(ops)])

@@ -17,6 +17,7 @@ from hetplanner.runtime.model.build import Batch, StageModel
 from hetplanner.runtime.model.stage import StageRunner
 from hetplanner.runtime.rng import RngKey
 from hetplanner.runtime.train.optimizers import StageOptimizer
+from hetplanner.workload.fine_tuning import Adapters, FineTuning
 from hetplanner.workload.tensor_degrees import Sharding
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
@@ -36,10 +37,12 @@ class Case:
     in_flight: int = 1
     recompute: bool = False
     more: tuple[tuple[str, Any], ...] = ()
+    adapters: Adapters | None = None
 
     def __str__(self) -> str:
         more = ", ".join(f"{name} {value}" for name, value in self.more)
-        return f"{self.family} {self.dtype} {self.part} {self.in_flight}{' again' if self.recompute else ''} {more}"
+        kinds = [" again"] * self.recompute + [" adapters"] * (self.adapters is not None)
+        return f"{self.family} {self.dtype} {self.part} {self.in_flight}{''.join(kinds)} {more}"
 
 
 def workload_of(case: Case) -> Workload:
@@ -52,6 +55,7 @@ def workload_of(case: Case) -> Workload:
     return Workload(
         name="memory", transformer=config, global_batch=16, micro_batch=4, seq_len=256, dtype=case.dtype,
         recompute=case.recompute,
+        fine_tuning=FineTuning(adapters=case.adapters) if case.adapters else None,
     )  # fmt: skip
 
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from hetplanner.cost.compute.collectives import Collectives
 from hetplanner.cost.compute.groups import exchange_seconds, repeated_bytes
-from hetplanner.cost.compute.ring import Ring
 from hetplanner.cost.compute.sharded import matrices_o, summing_bytes
 from hetplanner.cost.compute.sources import compute_sources
 from hetplanner.cost.memory_parts import memory_parts
@@ -140,7 +140,7 @@ def test_measured_collectives_go_before_the_ring() -> None:
             assert backward == pytest.approx(2 * gather(attention) + 2 * scatter(2 * attention))
         layer = np.diff(tables.forward_s_CO[tables.devices.class_D[0], [1, 2]])[0]
         assert layer > forward
-    small = Ring(2, 1e-9, 1e-6, {"all-gather": ((4096.0, 1e-4),)})
+    small = Collectives(2, 1e-9, 1e-6, {"all-gather": ((4096.0, 1e-4),)})
     assert (small.all_gather(10.0), small.all_gather(8192.0)) == pytest.approx((1e-4, 2e-4))
     assert small.reduce_scatter(1000.0) == pytest.approx(500e-9 + 1e-6)
 

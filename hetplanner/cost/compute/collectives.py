@@ -25,7 +25,7 @@ Curve = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
+class Collectives:
     """The members of a group, the slowest link between them, and what was measured.
 
     Attributes:
