@@ -27,7 +27,7 @@ ADAPTERS = Adapters(rank=4, alpha=8.0, targets=("c_attn",))
 FROZEN = Case("gpt2", "float32", "all", 1, more=(("hidden", 512),), adapters=ADAPTERS)
 """Not for tensor parallelism, which adapters refuse."""
 TOO_MUCH, TOO_LITTLE = 1.1, 0.94
-TRIES = 3
+TRIES = 2
 REPLICAS = (1, 2)
 """With more than one each has its shard of the optimizer's states (ZeRO stage 1)."""
 
