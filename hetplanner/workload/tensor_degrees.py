@@ -53,4 +53,4 @@ def _why_no_samples(workload: Workload, degree: int) -> str:
         return ""
     fitting = [d for d in DEGREES if size % d == 0]
     what = f"{size} sample{'s' if size > 1 else ''} of a micro-batch cannot be divided by {degree}"
-    return f"{what}; use {fitting[-1]}, or another --micro-batch"
+    return f"{what}; use {fitting[-1]}, or micro-batches of a multiple of {degree}"
