@@ -12,7 +12,6 @@ from hetplanner.errors import Infeasible
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.model import Plan
-from hetplanner.plan.placement import workers_of
 from hetplanner.plan.train import TrainConfig
 from hetplanner.units import short_bytes
 
@@ -93,7 +92,8 @@ def estimated_rank_bytes(plan: Plan, config: TrainConfig | None = None) -> list[
 def estimated_peer_bytes(plan: ElasticPlan) -> list[int]:
     """Estimated resident bytes of every peer of the start, on this machine.
 
-    The process, state and activations of its stage, and a step's contributions, which it keeps until the commit.
+    The process, state and activations of its stage, and a step's contributions, which it keeps until the commit. A
+    group of devices has as many processes, and its stage's weights once more in memory that they share.
     """
     tables = CostTables(plan.problem)
     found = []
@@ -103,7 +103,10 @@ def estimated_peer_bytes(plan: ElasticPlan) -> list[int]:
         kept = 4 * trained * -(-plan.num_micro_batches // len(stage.peers))
         kept += 8 * trained if plan.delayed_updates else 0  # weights in use, and the gradient that is being applied
         kept += 20 * trained if plan.is_local else 0  # weights of the round's start, momentum, and a step that is tried
-        found += [PROCESS_BYTES + int(HEAP_FACTOR * (needed + kept))] * len(stage.peers)
+        for peer in stage.peers:
+            degree = plan.problem.degree_of(peer)
+            shared = 4 * trained if degree > 1 else 0
+            found.append(degree * PROCESS_BYTES + int(HEAP_FACTOR * (needed + kept) + shared))
     return found
 
 
@@ -120,7 +123,7 @@ def check_capacity(plan: AnyPlan, machine: Machine | None = None, config: TrainC
     """
     machine = machine or this_machine()
     needed = estimated_peer_bytes(plan) if isinstance(plan, ElasticPlan) else estimated_rank_bytes(plan, config)
-    num_ranks = len(workers_of(plan))
+    num_ranks = sum(map(plan.problem.degree_of, plan.peers)) if isinstance(plan, ElasticPlan) else len(plan.processes)
     if num_ranks > RANKS_PER_CORE * machine.cores:
         raise Infeasible(
             f"this machine cannot hold the run: {num_ranks} ranks on {_count(machine.cores, 'core')} is more"

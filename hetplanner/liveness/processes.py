@@ -56,10 +56,10 @@ def start_in_session(
         )
 
 
-def end_with_parent() -> None:
-    """In the new process: has the kernel tell it when its parent is gone."""
+def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
+    """In the new process: has the kernel send it a signal when its parent is gone (Linux)."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def created_unix_s(pid: int) -> float | None:

@@ -18,7 +18,10 @@ COORDINATOR_VARIABLE = "HETPLANNER_COORDINATOR"
 
 
 def workers_of(plan: Plan | ElasticPlan) -> tuple[str, ...]:
-    """The devices that compute, each a process: those of a static plan's ranks, a swarm's peers of the start."""
+    """The devices that compute, each a process: those of a static plan's ranks, a swarm's peers of the start.
+
+    A peer that is a group is its first device: it starts the others' processes.
+    """
     return plan.peers if isinstance(plan, ElasticPlan) else plan.processes
 
 
@@ -45,7 +48,7 @@ def stages_on_host(plan: Plan, processes: Sequence[int]) -> set[int]:
 
 
 def planned_gpus(plan: Plan | ElasticPlan, device: str, ranks: Sequence[int]) -> list[DeviceKind]:
-    """The kinds of the GPUs that some ranks have, one a rank; none where a run computes on processors.
+    """The kinds of the GPUs that some ranks have; none where a run computes on processors.
 
     Args:
         plan: what is run.
@@ -56,8 +59,14 @@ def planned_gpus(plan: Plan | ElasticPlan, device: str, ranks: Sequence[int]) ->
         return []
     cluster = plan.problem.cluster
     workers = workers_of(plan)
-    kinds = [find_kind(cluster.devices[cluster.device_index(workers[rank])].kind) for rank in ranks]
+    devices = [device for rank in ranks for device in _devices_of(plan, workers[rank])]
+    kinds = [find_kind(cluster.devices[cluster.device_index(device)].kind) for device in devices]
     return [kind for kind in kinds if kind is not None and kind.grade != "cpu"]
+
+
+def _devices_of(plan: Plan | ElasticPlan, worker: str) -> tuple[str, ...]:
+    """The devices of a worker: itself, or the group that a swarm's peer is."""
+    return plan.problem.members_of(worker) if isinstance(plan, ElasticPlan) else (worker,)
 
 
 def on_measured_links(plan: Plan, measured: Measured) -> Plan:

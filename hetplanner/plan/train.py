@@ -149,16 +149,20 @@ def check_runnable(plan: "Plan") -> None:
 
 def _check_groups_runnable(plan: "Plan") -> None:
     """Refuses what groups of devices cannot do. Raises InvalidInput."""
-    workload = plan.problem.workload
-    if workload.optimizer not in ELEMENTWISE:
-        raise InvalidInput(
-            f"groups: {workload.optimizer} needs whole matrices, and each device of a group has a part of them; plan"
-            f" with --optimizer {' or '.join(ELEMENTWISE)}, or without --tensor"
-        )
+    check_group_optimizer(plan.problem.workload)
     if plan.is_local:
         raise InvalidInput(
             "groups: replicas that are groups of devices add up gradients in every step, and the plan has"
             f" {plan.local_steps} local steps; plan without --max-local-steps, or without --tensor"
+        )
+
+
+def check_group_optimizer(workload: Workload) -> None:
+    """Refuses an optimizer that groups of devices cannot step with. Raises InvalidInput."""
+    if workload.optimizer not in ELEMENTWISE:
+        raise InvalidInput(
+            f"groups: {workload.optimizer} needs whole matrices, and each device of a group has a part of them; plan"
+            f" with --optimizer {' or '.join(ELEMENTWISE)}, or without --tensor"
         )
 
 

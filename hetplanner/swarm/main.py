@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import ctypes
 import logging
 import math
 import os
@@ -22,9 +21,15 @@ from typing import TYPE_CHECKING
 from hetplanner.errors import HetplannerError, InvalidInput, Preempted, RunError
 from hetplanner.liveness.heartbeat import Heartbeat
 from hetplanner.liveness.notices import CLOUDS, NoticeWatcher
+from hetplanner.liveness.processes import end_with_parent
+from hetplanner.swarm.peer.group.processes import Members, check_group
+from hetplanner.workload.tensor_degrees import DEGREES, SHARDINGS
 
 if TYPE_CHECKING:
+    import torch
+
     from hetplanner.swarm.driver import Driver
+    from hetplanner.swarm.peer.group.leader import Engine
     from hetplanner.swarm.spec import SwarmSpec
     from hetplanner.swarm.wire.certificates import Credentials
 
@@ -34,7 +39,6 @@ SPEC_FILE = "swarm.json"
 JOIN_S = 60.0
 PATIENCE_S = 2.0
 """Without an answer for so long, a joiner looks whether it is refused."""
-PR_SET_PDEATHSIG = 1
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -64,7 +68,9 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
             one.add_argument("--links", type=Path, help="folder of a rehearsal whose links are emulated")
             one.add_argument("--at", help="device of the rehearsal's cluster that this peer stands for")
             one.add_argument("--device", default="cpu", help="what computes: cpu, cuda, cuda:N, or auto")
-            one.add_argument("--turn", type=int, default=0, help="number of this peer on its host: GPUs go in turn")
+            one.add_argument("--turn", type=int, default=0, help="number of its first device on its host")
+            one.add_argument("--degree", type=int, default=1, choices=DEGREES, help="devices that are this peer")
+            one.add_argument("--sharding", default="tensor", choices=SHARDINGS, help="what they divide")
             one.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
             one.add_argument("--folder", action="append", default=[], help="of first weights: a model, then adapters")
             one.add_argument("--notice", choices=CLOUDS, help="the cloud that says before it takes this machine away")
@@ -85,12 +91,15 @@ def main(arguments: list[str] | None = None) -> int:
     parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     os.umask(0o077)  # what a run writes is its user's
     if parsed.tied:
-        tie_to_parent()
+        end_with_parent(signal.SIGKILL)
     _redirect(parsed.log)
     parsed.beat = Heartbeat.of_rank(parsed.heartbeat, 0) if parsed.heartbeat is not None else Heartbeat()
     parsed.beat.enter("importing")
     failure: HetplannerError | None = None
     try:
+        # Before gRPC is loaded: its threads would be missing in the other members.
+        degree = parsed.degree if parsed.role == "peer" else 1
+        parsed.members = Members(degree, parsed.sharding) if degree > 1 else None
         asyncio.run(_run(parsed))
     except HetplannerError as error:
         failure = error
@@ -100,12 +109,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     sys.stderr.write(f"{failure}\n")  # the last line says why it ended
     return failure.exit_code
-
-
-def tie_to_parent() -> None:
-    """Has the system kill this process when its parent ends (Linux), so that nothing is left behind."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _redirect(path: Path | None) -> None:
@@ -176,12 +179,10 @@ async def _take_part(parsed: argparse.Namespace, credentials: Credentials | None
             parsed.address,
             credentials,
             parsed.checkpoints,
-            parsed.speed,
-            device,
+            _engine(parsed, spec, device),
             parsed.seed,
             Links(parsed.links, parsed.at) if parsed.links else None,
             parsed.proxy,
-            parsed.folder,
         )
         await peer.start(parsed.host, parsed.port)
         loop = asyncio.get_running_loop()
@@ -202,6 +203,21 @@ async def _take_part(parsed: argparse.Namespace, credentials: Credentials | None
         raise RunError(f"{parsed.role} {name}: {process.error}") from process.error
     if process.was_preempted:
         raise Preempted(f"{parsed.role} {name}: told to end by SIGTERM")
+
+
+def _engine(parsed: argparse.Namespace, spec: SwarmSpec, device: torch.device) -> Engine:
+    """What computes: of one device, or of a group. Raises InvalidInput: the group cannot share the model."""
+    from hetplanner.swarm.peer.engine import StageEngine
+
+    members: Members | None = parsed.members
+    if members is None:
+        return StageEngine(spec, device, parsed.speed, parsed.folder)
+    from hetplanner.swarm.peer.group.leader import GroupEngine
+    from hetplanner.swarm.peer.group.member_engine import MemberEngine
+
+    check_group(members.degree, members.sharding, spec.workload)
+    group, device = members.meet(spec, parsed.device, parsed.turn)
+    return GroupEngine(MemberEngine(spec, device, parsed.speed, parsed.folder, group), members)
 
 
 async def _ask_spec(address: str, credentials: Credentials | None, proxy: str) -> SwarmSpec:

@@ -6,11 +6,9 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
-
-import torch
 
 from hetplanner.elastic.peer.peer import Peer
 from hetplanner.elastic.protocol.coordinator_events import Received
@@ -41,12 +39,12 @@ from hetplanner.elastic.protocol.peer_events import (
     UpdateApplied,
 )
 from hetplanner.errors import InvalidInput, RunError
-from hetplanner.runtime.comm.wire import CPU
 from hetplanner.swarm.driver import Driver, now_s
 from hetplanner.swarm.final_save import DIGEST_QUERY
 from hetplanner.swarm.launch.links import Links
 from hetplanner.swarm.peer.averaging import Averager, Group, Meeting, Tied, reduce_beside
-from hetplanner.swarm.peer.engine import StageEngine, Sum
+from hetplanner.swarm.peer.engine import Sum
+from hetplanner.swarm.peer.group.leader import Engine
 from hetplanner.swarm.peer.open_calls import OpenCalls
 from hetplanner.swarm.peer.state_keeper import StateKeeper
 from hetplanner.swarm.peer.tensor_checks import check_finite, check_sizes
@@ -83,11 +81,9 @@ class PeerProcess(Driver):
         coordinator: its address.
         credentials: of the swarm; None on loopback.
         folder: where checkpoints are, shared by the peers of a stage or not.
-        speeds: micro-batches per second that are emulated: one for all stages, or one for each; None: measured.
-        device: what computes.
+        engine: what computes; its speeds are measured where none are emulated.
         seed: of the machine's random numbers.
         links, proxy: see Endpoint.
-        folders: see `StageEngine`.
     """
 
     takes = get_args(CoordinatorToPeer)
@@ -99,18 +95,16 @@ class PeerProcess(Driver):
         coordinator: str,
         credentials: Credentials | None,
         folder: Path,
-        speeds: Sequence[float] | None = None,
-        device: torch.device = CPU,
+        engine: Engine,
         seed: int | None = None,
         links: Links | None = None,
         proxy: str = "",
-        folders: Sequence[str] = (),
     ) -> None:
         super().__init__(credentials, spec.max_part_bytes, links, proxy)
         self._links = links
         self.name, self.spec, self.coordinator, self.folder = name, spec, coordinator, folder
         self._random = random.Random(seed)
-        self.engine = StageEngine(spec, device, speeds, folders)
+        self.engine = engine
         self._torch = WorkThread("torch")
         self._keeper = StateKeeper(spec, self.engine, self._compute, self.endpoint, folder)
         self._calls = OpenCalls()
@@ -156,8 +150,11 @@ class PeerProcess(Driver):
                 self.leave()
 
     def on_tick(self) -> None:
-        """See Driver: a peer that is refused for a while ends."""
+        """See Driver: a peer that is refused for a while ends, and a group that has lost a device."""
         now = now_s()
+        if (trouble := self.engine.trouble()) is not None:
+            self.error = RunError(trouble)
+            self.ended.set()
         if now > self._leave_until_s:
             self.ended.set()
         self._watch_mates()
@@ -386,7 +383,8 @@ class PeerProcess(Driver):
         if offered is None:
             total: Sum | None = folded
         else:
-            tied, own_end = self._tied(action.stages), self.engine.model.own_end
+            own_end, held = self.engine.tied_ranges()
+            tied = self._tied(action.stages, held)
             meeting = Meeting(attempt, member, action.group, tied, own_end, port_of)
             total = await reduce_beside(self._averager, offered, meeting)
         if self._folding != attempt:
@@ -402,9 +400,8 @@ class PeerProcess(Driver):
             done = FoldDone(attempt, None)
         self.handle(done)
 
-    def _tied(self, everyone: tuple[Group, ...]) -> tuple[Tied, ...]:
+    def _tied(self, everyone: tuple[Group, ...], held: Mapping[str, tuple[int, int]]) -> tuple[Tied, ...]:
         """This stage's weights that other stages hold as well, and who sums them."""
-        held = self.engine.model.tied
         return tuple(
             Tied(owner, *held[owner], tuple(replica for s in stages for replica in everyone[s]))
             for owner, stages in self.spec.tied_stages.items()

@@ -17,7 +17,7 @@ from hetplanner.plan.elastic.model import STATELESS_CODECS, ElasticPlan
 from hetplanner.plan.elastic.rebalancing import Rebalancing
 from hetplanner.plan.elastic.settings import check_updates
 from hetplanner.plan.model import OuterOptimizer
-from hetplanner.plan.train import TrainConfig
+from hetplanner.plan.train import TrainConfig, check_group_optimizer
 from hetplanner.reading import reader
 from hetplanner.schema import Name, Noun, check_format, checked, parse_json
 from hetplanner.workload.workload import Workload
@@ -206,6 +206,8 @@ def spec_of(plan: ElasticPlan, config: TrainConfig) -> SwarmSpec:
     """What an elastic plan trains with a run's settings. Raises InvalidInput where elastic training cannot do it."""
     if plan.link_codecs:
         raise InvalidInput("plan: link_codecs: elastic training has one codec for all links; remove the rules")
+    if plan.problem.groups:
+        check_group_optimizer(plan.problem.workload)
     if config.eval_data is not None or config.eval_every is not None:
         raise InvalidInput("eval_data, eval_every: a swarm is not evaluated while it trains; give a static plan")
     fields = {

@@ -125,7 +125,9 @@ def print_elastic(plan: ElasticPlan) -> None:
     rows = table("Stages at the start", "stage", "ops", "peers", right=("stage",))
     for s, stage in enumerate(plan.stages):
         ops, more = plan.ops_of(s), len(stage.peers) - SHOWN_PEERS
-        names = " ".join(stage.peers[:SHOWN_PEERS]) + (f" and {more} more" if more > 0 else "")
+        names = " ".join(map(plan.problem.worker_name, stage.peers[:SHOWN_PEERS])) + (
+            f" and {more} more" if more > 0 else ""
+        )
         rows.add_row(str(s), f"{ops[0].name} … {ops[-1].name}", names)
     console.print(rows)
     print_terms(estimate)

@@ -27,6 +27,10 @@ def join(
     host: Annotated[str, typer.Option(help="By which the other peers reach this machine.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="To listen on; 0: a free one.")] = 0,
     device: Annotated[str, typer.Option(help="What computes: cpu, cuda (the first GPU), cuda:N, or auto.")] = "cpu",
+    tensor: Annotated[
+        int, typer.Option(help="Devices of this machine that are the peer together, from --device on: 1, 2, 4 or 8.")
+    ] = 1,
+    sharding: Annotated[str, typer.Option(help="What they divide: tensor, zero2 or zero3.")] = "tensor",
     checkpoints: Annotated[Path, typer.Option(help="Folder of this peer's checkpoints.")] = Path("checkpoints"),
     notice: Annotated[
         str | None,
@@ -40,17 +44,32 @@ def join(
 
     if notice not in (None, *CLOUDS):
         raise InvalidInput(f"--notice: must be one of {', '.join(CLOUDS)}, got {notice!r:.60}")
+    _check_group(tensor, sharding)
     inside: tuple[str, ...] = ()
     if ":" not in address:
         address, certificates, inside = _place_of(address)
     check_address(address, certificates)
     arguments = [*inside, sys.executable, "-m", "hetplanner.swarm.main", "peer", address]
     arguments += ["--host", host, "--port", str(port)]
-    arguments += ["--device", device, "--checkpoints", str(checkpoints)]
+    arguments += ["--device", device, "--degree", str(tensor), "--sharding", sharding]
+    arguments += ["--checkpoints", str(checkpoints)]
     arguments += [f"--name={name}"] if name is not None else []
     arguments += [f"--notice={notice}"] if notice is not None else []
     arguments += ["--certificates", str(certificates)] if certificates is not None else []
     os.execv(sys.executable, arguments)  # signals go straight to the peer
+
+
+def _check_group(degree: int, sharding: str) -> None:
+    """Refuses what no peer can be, whatever it trains. Raises InvalidInput."""
+    from hetplanner.errors import InvalidInput
+    from hetplanner.workload.tensor_degrees import DEGREES, SHARDINGS
+
+    if degree not in DEGREES:
+        raise InvalidInput(f"--tensor: must be one of {', '.join(map(str, DEGREES))}, got {degree}")
+    if sharding not in SHARDINGS:
+        raise InvalidInput(f"--sharding: must be one of {', '.join(SHARDINGS)}, got {sharding!r:.60}")
+    if degree == 1 and sharding != "tensor":
+        raise InvalidInput(f"--sharding: {sharding} is for groups of devices; give --tensor 2 or more")
 
 
 def _place_of(name: str) -> tuple[str, Path | None, tuple[str, ...]]:

@@ -1,7 +1,8 @@
 """The plan of mode elastic: which peers a swarm starts with, and the rules by which it goes on without the planner.
 
-Words: a *peer* is a process on one device that serves one stage at a time. Who joins later is not in the plan. There
-are no routes: senders wire every micro-batch by measured speed.
+Words: a *peer* is a device, or a group of devices of one host, that serves one stage at a time. A group joins and
+leaves whole, and is called by its first device. Who joins later is not in the plan. There are no routes: senders wire
+every micro-batch by measured speed.
 """
 
 import hashlib
@@ -111,8 +112,8 @@ class ElasticPlan(_WithoutRoutes):
 
     def _check_peers(self) -> None:
         known, used = set(self.problem.usable_devices), set()
-        if self.problem.groups or self.problem.is_grouping_open:
-            raise ValueError("problem.groups: a peer of a swarm is one device; plan without tensor parallelism")
+        if self.problem.is_grouping_open:
+            raise ValueError("problem.groups: must say which devices serve together; plan again")
         for s, stage in enumerate(self.stages):
             for p, peer in enumerate(stage.peers):
                 if peer not in known:

@@ -87,8 +87,6 @@ class SwarmPlanner(BasePlanner[SwarmSettings]):
         start: Plan | None = None,
     ) -> SearchResult:
         """See :class:`hetplanner.planners.interface.Planner`."""
-        if self.settings.mode == "elastic" and (problem.groups or problem.is_grouping_open):
-            raise InvalidInput("constraints.tensor: a peer of a swarm is one device; plan for degree 1")
         if self.settings.mode == "elastic" and problem.constraints.zero:
             raise InvalidInput(
                 "constraints.zero: a peer of a swarm has all states of the optimizer, so that it can go on when others"
@@ -98,9 +96,9 @@ class SwarmPlanner(BasePlanner[SwarmSettings]):
         found = super().solve(
             problem, seed=seed, budget=budget, on_event=on_event, should_stop=should_stop, start=start
         )
-        if self._elastic is None:
-            return found
-        return replace(found, elastic=self._elastic.replace(provenance=found.plan.provenance))
+        # Of a search over groupings each result has its own.
+        elastic = found.elastic or self._elastic
+        return found if elastic is None else replace(found, elastic=elastic.replace(provenance=found.plan.provenance))
 
     def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         """See :meth:`hetplanner.planners.base.BasePlanner.search`; nothing is searched beyond stages and recompute."""

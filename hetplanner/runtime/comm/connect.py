@@ -5,6 +5,8 @@ import fcntl
 import os
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -16,6 +18,7 @@ from hetplanner.errors import InvalidInput, RunError
 from hetplanner.plan.placement import ADDRESS_VARIABLE, HOST_VARIABLE
 
 LOOPBACKS = ("127.0.0.1", "localhost", "::1")
+LOOPBACK_ALONE = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 LONGEST_QUEUE = 1024
 """Connections that wait for the store; every rank of a run opens one at the same time."""
 HUNG_PEER_S = 600.0
@@ -131,6 +134,18 @@ def _why_not_bound(error: OSError, address: str) -> str:
             return f"cannot be opened on {name}: {error.strerror or error}"
 
 
+@contextmanager
+def loopback_alone() -> Iterator[None]:
+    """Groups that are made inside talk over this machine's loopback interface alone."""
+    before = {name: os.environ.get(name) for name in LOOPBACK_ALONE}
+    os.environ.update(LOOPBACK_ALONE)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
 def open_store(place: Place) -> Store:
     """The store at which the ranks meet: the agent's, or one of the first rank's own. Raises InvalidInput."""
     timeout = timedelta(seconds=HUNG_PEER_S)
@@ -155,7 +170,7 @@ def join(place: Place, store: Store, *, loopback: bool) -> None:
     """Joins all ranks in one gloo group. Raises RunError when they cannot reach each other."""
     torch.set_num_threads(1)
     if loopback:
-        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
+        os.environ.update(LOOPBACK_ALONE)
     elif interface := _interface(place):
         # Left to themselves both look for an interface by rules of their own, which may be another one.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)

@@ -133,6 +133,46 @@ def own_ranges(shards: Sequence[Shard], ranges: Sequence[tuple[int, int]]) -> It
                     yield shard, block, begin, stop
 
 
+@torch.no_grad()
+def gather_parts(shards: Sequence[Shard], whole: Tensor, own: Tensor, group: DeviceGroup) -> None:
+    """Copies a member's part to the whole, in memory that all members see; what is repeated the leader copies.
+
+    Args:
+        shards: the member's.
+        whole, own: flat buffers of a single device and of the member.
+        group: the member's.
+    """
+    for shard in shards:
+        if shard.is_repeated and not group.is_leader:
+            continue
+        for there, here in shard.pieces(whole, own):
+            there.copy_(here)
+
+
+@torch.no_grad()
+def scatter_parts(shards: Sequence[Shard], whole: Tensor, own: Tensor) -> None:
+    """Copies a member's part from the whole; arguments as of :func:`gather_parts`."""
+    for shard in shards:
+        for there, here in shard.pieces(whole, own):
+            here.copy_(there)
+
+
+def add_repeated(shards: Sequence[Shard], gradient: Tensor, group: DeviceGroup) -> None:
+    """Adds up the gradients of weights that every member holds: each has those of its own tokens or samples.
+
+    Args:
+        shards: the member's.
+        gradient: the member's flat buffer, changed in place.
+        group: all members must call it.
+    """
+    parts = [gradient[shard.own.first : shard.own.end] for shard in shards if shard.is_repeated]
+    if not parts:
+        return
+    total = group.all_reduce(torch.cat(parts))
+    for part, values in zip(parts, total.split([part.numel() for part in parts]), strict=True):
+        part.copy_(values)
+
+
 def make_shards(
     workload: Workload, weights: Sequence[tuple[ModelWeight, Weight]], group: DeviceGroup
 ) -> tuple[Shard, ...]:

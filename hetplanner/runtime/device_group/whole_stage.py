@@ -15,7 +15,7 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.comm.wire import CPU
 from hetplanner.runtime.device_group.group import DeviceGroup
-from hetplanner.runtime.device_group.shards import Shard, own_ranges
+from hetplanner.runtime.device_group.shards import Shard, add_repeated, gather_parts, own_ranges, scatter_parts
 from hetplanner.runtime.device_group.shared_memory import shared_zeros
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.model.chunk import Chunk
@@ -57,16 +57,6 @@ class WholeStage:
         self.has_gradients = False
         self._gathered = shared_zeros(group.degree, torch.int64, group)  # by member, 1 + the steps in its part
 
-    def add_repeated(self) -> None:
-        """Adds up the gradients of weights that every member holds: each has those of its own tokens."""
-        grad = self.own.model.flat_grad
-        parts = [grad[s.own.first : s.own.end] for s in self.own.model.shards if s.is_repeated]
-        if not parts:
-            return
-        total = self.group.all_reduce(torch.cat(parts))
-        for part, values in zip(parts, total.split([part.numel() for part in parts]), strict=True):
-            part.copy_(values)
-
     def gather_gradients(self, *, are_stepped: bool = False) -> None:
         """From the members to the whole; afterwards the leader may change it. Until they are finished, once.
 
@@ -78,19 +68,19 @@ class WholeStage:
             return
         self.has_gradients = True
         if not are_stepped:
-            self.add_repeated()
-        self._gather(self.own.model.shards, self.chunk.model.flat_grad, self.own.model.flat_grad)
+            self._add_repeated()
+        gather_parts(self.own.model.shards, self.chunk.model.flat_grad, self.own.model.flat_grad, self.group)
         self.group.barrier()
 
     def finish_gradients(self, *, are_stepped: bool = False) -> None:
         """Gives each member its part of what was gathered; of gradients that were not, it adds up the repeated."""
         if not self.has_gradients:
             if not are_stepped:
-                self.add_repeated()
+                self._add_repeated()
             return
         self.has_gradients = False
         self.group.barrier()
-        _scatter(self.own.model.shards, self.chunk.model.flat_grad, self.own.model.flat_grad)
+        scatter_parts(self.own.model.shards, self.chunk.model.flat_grad, self.own.model.flat_grad)
         self.group.barrier()
 
     def gather_state(self) -> None:
@@ -120,7 +110,7 @@ class WholeStage:
         """Weights and optimizer states, from the whole to the members."""
         self.group.barrier()
         for shards, whole, own in self._states():
-            _scatter(shards, whole, own)
+            scatter_parts(shards, whole, own)
         for places, own_places, _ in self._sharded():
             for part, states in self.own.optimizer.states.items():
                 states[own_places] = self.chunk.optimizer.states[part][places]
@@ -130,7 +120,7 @@ class WholeStage:
     @torch.no_grad()
     def _gather_state(self) -> None:
         for shards, whole, own in self._states():
-            self._gather(shards, whole, own)
+            gather_parts(shards, whole, own, self.group)
         for places, own_places, shard in self._sharded():
             if shard.is_repeated and not self.group.is_leader:
                 continue
@@ -156,20 +146,8 @@ class WholeStage:
         for part, states in own.optimizer.states.items() if whole.optimizer.shard is None else ():
             yield own.model.shards, whole.optimizer.states[part], states
 
-    @torch.no_grad()
-    def _gather(self, shards: Sequence[Shard], whole: Tensor, own: Tensor) -> None:
-        for shard in shards:
-            if shard.is_repeated and not self.group.is_leader:
-                continue
-            for there, here in shard.pieces(whole, own):
-                there.copy_(here)
-
-
-@torch.no_grad()
-def _scatter(shards: Sequence[Shard], whole: Tensor, own: Tensor) -> None:
-    for shard in shards:
-        for there, here in shard.pieces(whole, own):
-            here.copy_(there)
+    def _add_repeated(self) -> None:
+        add_repeated(self.own.model.shards, self.own.model.flat_grad, self.group)
 
 
 def whole_stages(

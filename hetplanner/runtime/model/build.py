@@ -26,6 +26,7 @@ from hetplanner.runtime.model.layout import (
     frozen_weights,
     saved_tensors,
     stage_weights,
+    tied_ranges,
 )
 from hetplanner.runtime.model.transformer_stage import TransformerStage
 from hetplanner.runtime.rng import RngKey
@@ -143,7 +144,6 @@ class StageModel:
         self.running = self.stage_ops.running
         self.counted: dict[str, Tensor] = {}
         self._note_counters()
-        self.tied: dict[str, tuple[int, int]] = {}
         self._input_shapes = [self._own_shape(t) for t in crossing_tensors(workload, first_op)]
         self._input_sizes = [prod(shape) for shape in self._input_shapes]
         self.trains_in_front = workload.graph.first_trained < first_op
@@ -162,7 +162,7 @@ class StageModel:
         layout, self.shards = self._own(whole)
         self.weights = tuple(weight for _, weight in layout)
         end = self.weights[-1].end if self.weights else 0
-        self.own_end = next((weight.first for weight in self.weights if weight.is_tied), end)
+        self.own_end, self.tied = tied_ranges(self.workload, self.weights)
         self.flat = zeros(end) if seed is None else torch.empty(end, device=self.device)
         self.flat_grad = zeros(end)
         self.parameters: list[nn.Parameter] = []
@@ -172,9 +172,6 @@ class StageModel:
             self.stage_ops.bind(w, self.parameters[-1])
             if seed is not None:
                 self._fill(w, self.flat, weight, self.shards[i] if self.shards else None, seed)
-            if weight.is_tied:
-                owner = self.workload.graph.ops[weight.op_index].name
-                self.tied[owner] = (self.tied.get(owner, (weight.first, 0))[0], weight.end)
 
     def _own(
         self, whole: Sequence[tuple[ModelWeight, Weight]]

@@ -4,7 +4,7 @@ All hosts agree on both: the flat buffers of a stage, the order in a saved model
 follow from them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -83,6 +83,20 @@ def stage_weights(workload: Workload, first_op: int, end_op: int) -> tuple[tuple
     tied across stages.
     """
     return _placed((w for w in model_weights(workload) if w.is_trained), first_op, end_op)
+
+
+def tied_ranges(workload: Workload, weights: Sequence[Weight]) -> tuple[int, dict[str, tuple[int, int]]]:
+    """Where a stage's own weights end in its flat buffer, and by owner's name the range of each weight behind that
+    other stages hold, too.
+    """
+    end = weights[-1].end if weights else 0
+    own_end = next((weight.first for weight in weights if weight.is_tied), end)
+    tied: dict[str, tuple[int, int]] = {}
+    for weight in weights:
+        if weight.is_tied:
+            owner = workload.graph.ops[weight.op_index].name
+            tied[owner] = (tied.get(owner, (weight.first, 0))[0], weight.end)
+    return own_end, tied
 
 
 def frozen_weights(workload: Workload, first_op: int, end_op: int) -> tuple[tuple[ModelWeight, Weight], ...]:

@@ -32,6 +32,7 @@ from hetplanner.swarm.launch.links import create_links
 from hetplanner.swarm.launch.network_proxy import NetworkProxy
 from hetplanner.swarm.main import SPEC_FILE, main
 from hetplanner.swarm.spec import SwarmSpec
+from hetplanner.workload.tensor_degrees import Sharding
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ PRELOADED = [
     "torch",
     "torch.distributed",
     "hetplanner.codecs.kernels",
-    "hetplanner.swarm.peer.engine",
+    "hetplanner.swarm.peer.group.leader",
     "hetplanner.runtime.train.data",
     "hetplanner.plan.model",
 ]
@@ -146,6 +147,7 @@ class Rehearsal:
     trainers: set[str] = field(default_factory=set)
     _arguments: dict[str, list[str]] = field(default_factory=dict)
     _places: dict[str, int] = field(default_factory=dict)
+    _degrees: dict[str, int] = field(default_factory=dict)
     _port: int = 0
     _device_of: dict[str, str] = field(default_factory=dict)
 
@@ -194,11 +196,19 @@ class Rehearsal:
         plant: Callable[[], None] | None = None,
         device: str = "cpu",
         notice: str | None = None,
+        degree: int = 1,
+        sharding: Sharding = "tensor",
     ) -> None:
         """Starts a peer; it takes 1/speed seconds for a micro-batch at least.
 
-        `plant`: see `start_coordinator`. `device`: cpu, cuda or auto; peers take this machine's GPUs in turn.
-        `notice`: the cloud that says before it takes this machine away.
+        Args:
+            name: its id.
+            speed: None: as fast as it goes.
+            plant: see `start_coordinator`.
+            device: cpu, cuda or auto; peers take this machine's GPUs in turn.
+            notice: the cloud that says before it takes this machine away.
+            degree: devices that are the peer.
+            sharding: what they divide.
         """
         speeds = [speed] if isinstance(speed, int | float) else speed
         emulated = [] if speeds is None else ["--speed", ",".join(map(str, speeds))]
@@ -206,7 +216,9 @@ class Rehearsal:
             emulated += ["--links", str(self.run_dir), f"--at={self._place(name, self.cluster)}"]
         folder = str(self.run_dir / "checkpoints")
         self.peers.add(name)
-        computing = ["--device", device, "--turn", str(len(self.peers - {name}))]
+        self._degrees[name] = degree
+        turn = sum(self._degrees.values()) - degree
+        computing = ["--device", device, "--turn", str(turn), "--degree", str(degree), "--sharding", sharding]
         computing += [f"--notice={notice}"] if notice is not None else []
         if self.spec.init_digest is not None:
             given = self.spec.train.init_from, self.spec.train.adapter

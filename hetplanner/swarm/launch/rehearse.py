@@ -114,7 +114,14 @@ def start_peers(
     speeds = expected_speeds(plan) if config.emulate_links else {}
     for peer in peers:
         kind = cluster.devices[cluster.device_index(peer)].kind
-        rehearsal.start_peer(peer, speeds.get(peer), device=config.device_for(kind), notice=notice)
+        rehearsal.start_peer(
+            peer,
+            speeds.get(peer),
+            device=config.device_for(kind),
+            notice=notice,
+            degree=plan.problem.degree_of(peer),
+            sharding=plan.problem.sharding_of(peer),
+        )
 
 
 class PeerRequests:

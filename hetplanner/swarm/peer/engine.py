@@ -27,7 +27,7 @@ from hetplanner.runtime.model.precision import boundary_codec
 from hetplanner.runtime.model.pretrained import load_pretrained
 from hetplanner.runtime.model.stage import StageRunner
 from hetplanner.runtime.rng import RngKey
-from hetplanner.swarm.peer.state import StageState
+from hetplanner.swarm.peer.state import StageState, state_sizes
 from hetplanner.swarm.peer.tensor_checks import check_sizes
 from hetplanner.swarm.peer.updates import DelayedUpdate, LocalUpdate, StageUpdate, Stepped
 from hetplanner.swarm.spec import SwarmSpec
@@ -97,6 +97,9 @@ class StageEngine:
     Attributes:
         stage: that is held; -1: none.
         version: of the weights; None: there are none yet.
+
+    A peer that is one device has the whole stage. Methods with one underscore below "Parts of a stage" are where a
+    group's member differs, see `hetplanner.swarm.peer.member`.
     """
 
     def __init__(
@@ -130,7 +133,8 @@ class StageEngine:
         model = model or self._model(stage, None)
         self.stage, self.model = stage, model
         recompute = spec.recompute[stage] or spec.workload.recompute
-        self._runner = StageRunner(model, recompute=recompute, in_flight=spec.in_flight[stage])
+        members = model.group.degree if model.group.divides_samples else 0
+        self._runner = StageRunner(model, recompute=recompute, in_flight=spec.in_flight[stage], members=members)
         self._update = self._make_update(model)
         return model.flat.numel()
 
@@ -164,16 +168,21 @@ class StageEngine:
         self.build(stage, self._initial(stage))
         self.version = version
 
-    def load(self, state: StageState, version: Version | None = None) -> None:
-        """Fills a stage that was built; it counts as `version`, or as what it says. Raises InvalidInput."""
+    def check_state(self, state: StageState) -> None:
+        """Refuses a state that is not of the stage that was built. Raises InvalidInput."""
         if state.stage != self.stage:
             raise InvalidInput(f"state: is of stage {state.stage}, not {self.stage}")
-        mine = self._update.tensors()
-        for name, target in mine.items():
-            source = state.tensors[name]
-            if target.shape != source.shape:
-                raise InvalidInput(f"state of stage {state.stage}: {source.numel()} numbers, not {target.numel()}")
-            target.copy_(source)
+        for name, size in state_sizes(self.spec, self.stage).items():
+            if (found := state.tensors[name].numel()) != size:
+                raise InvalidInput(f"state of stage {state.stage}: {found} numbers, not {size}")
+
+    def load(self, state: StageState, version: Version | None = None) -> None:
+        """Fills a stage that was built with a state that `check_state` takes.
+
+        It counts as `version`, or as what it says.
+        """
+        for name, target in self._update.tensors().items():
+            self._take_part(name, target, state.tensors.get(name))
         self._update.num_steps = state.num_steps
         self.version = version or state.version
 
@@ -181,7 +190,7 @@ class StageEngine:
         """A copy of the state as it is between two computations; None: there is none."""
         if self.version is None:
             return None
-        copies = {name: t.detach().cpu().clone() for name, t in self._update.tensors().items()}
+        copies = {name: self._copy_of_whole(name, t) for name, t in self._update.tensors().items()}
         return StageState(self.stage, self.version, self._update.num_steps, copies)
 
     def digest(self) -> str:
@@ -190,9 +199,13 @@ class StageEngine:
         With local steps: of what the last outer step left.
         """
         found = hashlib.sha256()
-        for tensor in self._update.common().values():
-            found.update(tensor.detach().cpu().numpy().data)
+        for name, tensor in self._update.common().items():
+            found.update(self._copy_of_whole(name, tensor).numpy().data)
         return found.hexdigest()
+
+    def trouble(self) -> str | None:
+        """Why this peer cannot go on; None: it can. Called while another thread computes."""
+        return None
 
     # Micro-batches.
 
@@ -209,7 +222,7 @@ class StageEngine:
         """
         spec = self.spec
         check_sizes(parts, spec.work_bytes(self.stage), "work")
-        x = self._decoded(parts[0], self.stage) if self.stage else None
+        x = self._own_part(self._decoded(parts[0], self.stage), self.stage) if self.stage else None
         inputs = self._tokens(parts[0], "inputs") if not self.stage else torch.empty(0)
         labels = self._tokens(parts[1], "labels") if self.model.is_last else torch.empty(0)
         batch = Batch(inputs, labels) if self.model.needs_batch else None
@@ -217,7 +230,9 @@ class StageEngine:
         number, draw = self._numbers, RngKey(spec.train.seed, step, micro_batch)
         output = self._paced(FORWARD_SHARE, lambda: self._runner.forward(number, x, batch, draw))
         self._calls[key] = _Call(number, parts[1], float(output) if self.model.is_last else None)
-        return () if self.model.is_last else (self._encoded(self._activation, output), bytes(parts[1]))
+        if self.model.is_last:
+            return ()
+        return self._encoded(self._activation, self._whole_of(output, self.stage + 1)), bytes(parts[1])
 
     def backward(self, key: CallKey, token: Token | None, parts: Sequence[memoryview]) -> tuple[bytes, ...] | None:
         """The gradient of a call's input; the weights' is kept as `token`, or not at all.
@@ -238,17 +253,18 @@ class StageEngine:
         gradient = None
         if not self.model.is_last:
             check_sizes(parts, self.spec.gradient_bytes(self.stage + 1), "gradient")
-            gradient = self._decoded(parts[0], self.stage + 1, is_gradient=True) if parts else None
+            whole = self._decoded(parts[0], self.stage + 1, is_gradient=True) if parts else None
+            gradient = None if whole is None else self._own_part(whole, self.stage + 1)
         del self._calls[key]
         back = self._paced(1 - FORWARD_SHARE, lambda: self._runner.backward(call.number, gradient))
         own = self.model.flat_grad
-        is_finite = bool(torch.isfinite(own).all()) and (back is None or bool(torch.isfinite(back).all()))
+        is_finite = self._is_all(all(bool(torch.isfinite(t).all()) for t in (own, back) if t is not None))
         if is_finite and token is not None:
             self._contributions[token] = (own.clone(), call.loss_sum or 0.0)
         own.zero_()
         if not is_finite:
             return None
-        return () if back is None else (self._encoded(self._gradient, back),)
+        return () if back is None else (self._encoded(self._gradient, self._whole_of(back, self.stage)),)
 
     def forget(self, key: CallKey) -> None:
         """A call is over, whether it came back or not."""
@@ -270,6 +286,7 @@ class StageEngine:
         self.build(stage, self._model(stage, spec.train.seed))
         self.version = Version(0, 0)
         x = torch.randn(max(1, spec.boundary_elements(stage)), device=self.device)
+        x = self._own_part(x, stage) if stage else x
         tokens = torch.zeros(spec.workload.micro_batch, spec.workload.seq_len, dtype=torch.int64, device=self.device)
         seconds = []
         for number in range(5):
@@ -310,12 +327,12 @@ class StageEngine:
         """
         update, settings = self._update, self.spec.settings
         if not isinstance(update, LocalUpdate):
-            return folded
+            return self._sum_of_whole(folded)
         assert self.version is not None
         if not settings.ends_round(self.version.step):
             return None
         change, folded.stepped = update.offer(folded.gradient, folded.count, *self._own_step(folded))
-        return Sum(change, update.samples + folded.count, 0.0)
+        return self._sum_of_whole(Sum(change, update.samples + folded.count, 0.0))
 
     def keep_sum(self, attempt: Stamp, total: Sum, own: Sum | None = None) -> FoldDone:
         """Keeps what an attempt is committed with until it is decided, and says what the coordinator is to know.
@@ -327,19 +344,21 @@ class StageEngine:
         """
         is_last = self.stage == self.spec.num_stages - 1
         if not self.spec.is_local:
-            self._sums[attempt] = _Kept(total)
-            return FoldDone(attempt, total.count, total.loss_sum if is_last else None, self._grad_square(total))
+            grad_square = self._grad_square(total)
+            self._sums[attempt] = _Kept(self._sum_of_part(total))
+            return FoldDone(attempt, total.count, total.loss_sum if is_last else None, grad_square)
         assert own is not None
         loss_sum, is_inside = own.loss_sum if is_last else None, total is own
-        self._sums[attempt] = _Kept(own, None if is_inside else total.gradient.div_(total.count))
+        self._sums[attempt] = _Kept(own, None if is_inside else self._sum_of_part(total).gradient.div_(total.count))
         return FoldDone(attempt, own.count, loss_sum, samples=None if is_inside else total.count)
 
     def _grad_square(self, total: Sum) -> float | None:
         """See Reduced."""
         if self.spec.train.clip_norm is None:
             return None
-        parts = [total.gradient[: self.model.own_end]]
-        for owner, (first, end) in self.model.tied.items():
+        own_end, tied = self.tied_ranges()
+        parts = [total.gradient[:own_end]]
+        for owner, (first, end) in tied.items():
             if self.spec.tied_stages[owner][0] == self.stage:
                 parts.append(total.gradient[first:end])
         norms = [float(torch.linalg.vector_norm(part)) / self.spec.workload.tokens_per_step for part in parts]
@@ -378,6 +397,41 @@ class StageEngine:
         assert self.version is not None
         tokens = self.spec.workload.tokens_per_step // self.spec.settings.micro_batches
         return 1.0 / (tokens * max(1, folded.count)), self.spec.train.learning_rate_at(self.version.step)
+
+    # Parts of a stage.
+
+    def tied_ranges(self) -> tuple[int, dict[str, tuple[int, int]]]:
+        """Of the whole stage: see `hetplanner.runtime.model.layout.tied_ranges`."""
+        return self.model.own_end, self.model.tied
+
+    def _own_part(self, whole: Tensor, stage: int) -> Tensor:
+        """What this device computes of the flat tensor in front of a stage."""
+        return whole
+
+    def _whole_of(self, part: Tensor, stage: int) -> Tensor:
+        """The flat tensor in front of a stage, of which this device has computed a part."""
+        return part
+
+    def _is_all(self, flag: bool) -> bool:
+        """Whether it is so on all devices of this peer."""
+        return flag
+
+    def _copy_of_whole(self, name: str, own: Tensor) -> Tensor:
+        """A tensor of the state, of which this device has `own`: a copy in host memory."""
+        return own.detach().cpu().clone()
+
+    def _take_part(self, name: str, own: Tensor, whole: Tensor | None) -> None:
+        """Sets this device's part of a tensor of the state."""
+        assert whole is not None
+        own.copy_(whole)
+
+    def _sum_of_whole(self, part: Sum) -> Sum:
+        """A sum of the whole stage, of which this device has a part."""
+        return part
+
+    def _sum_of_part(self, whole: Sum) -> Sum:
+        """This device's part of a sum of the whole stage."""
+        return whole
 
     # Helpers.
 

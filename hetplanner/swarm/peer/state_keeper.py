@@ -13,7 +13,7 @@ from hetplanner.elastic.protocol.identity import Version
 from hetplanner.elastic.protocol.peer_events import FetchState, InitState, LoadCheckpoint, SaveCheckpoint
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import parse_json
-from hetplanner.swarm.peer.engine import StageEngine
+from hetplanner.swarm.peer.group.leader import Engine
 from hetplanner.swarm.peer.state import load_checkpoint, receive_state, save_checkpoint, state_sizes
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.swarm.wire.endpoint import Endpoint, Lost
@@ -36,9 +36,7 @@ class StateKeeper:
         folder: of checkpoints.
     """
 
-    def __init__(
-        self, spec: SwarmSpec, engine: StageEngine, compute: Compute, endpoint: Endpoint, folder: Path
-    ) -> None:
+    def __init__(self, spec: SwarmSpec, engine: Engine, compute: Compute, endpoint: Endpoint, folder: Path) -> None:
         self._spec, self._engine, self._compute = spec, engine, compute
         self._endpoint, self._folder = endpoint, folder
 
@@ -70,7 +68,12 @@ class StateKeeper:
         if not is_wanted():
             return None
         version = order.version if isinstance(order, LoadCheckpoint) else state.version
-        await self._compute(lambda: engine.load(state, version))
+
+        def fill() -> None:
+            engine.check_state(state)
+            engine.load(state, version)
+
+        await self._compute(fill)
         return version
 
     async def give(self, request: bytes) -> AsyncIterator[bytes]:

@@ -40,8 +40,9 @@ class StageUpdate:
     def __init__(self, model: StageModel, config: TrainConfig) -> None:
         self.model = model
         self._newest = self._newest_weights()
+        own = model.weights if model.shards else None
         self._optimizer = StageOptimizer(
-            model.workload, model.first_op, model.end_op, config, self._newest, model.flat_grad
+            model.workload, model.first_op, model.end_op, config, self._newest, model.flat_grad, own
         )
 
     def _newest_weights(self) -> Tensor:

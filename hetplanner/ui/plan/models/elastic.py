@@ -29,6 +29,7 @@ def peer_lines(plan: ElasticPlan) -> list[tuple[str, str]]:
     lines = []
     for s, stage in enumerate(plan.stages):
         ops, more = plan.ops_of(s), len(stage.peers) - MOST_PEERS
-        names = ", ".join(stage.peers[:MOST_PEERS]) + (f" and {more} more" if more > 0 else "")
+        shown = map(plan.problem.worker_name, stage.peers[:MOST_PEERS])
+        names = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
         lines.append((f"Stage {s}", f"{ops[0].name} … {ops[-1].name}: {names}"))
     return lines

@@ -1,0 +1,186 @@
+"""The processes of a peer that is a group of devices: the leader is the peer's own, the others are forked from it.
+
+They are forked before gRPC is loaded and before any thread begins. A member ends with its leader, and a peer whose
+member has ended ends, too: it leaves the swarm whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hetplanner.errors import InvalidInput
+from hetplanner.liveness.processes import end_with_parent
+from hetplanner.plan.train import check_group_optimizer
+from hetplanner.workload.tensor_degrees import SHARDING_WORDS, Sharding, why_not
+
+if TYPE_CHECKING:
+    import torch
+
+    from hetplanner.runtime.device_group.group import DeviceGroup
+    from hetplanner.swarm.spec import SwarmSpec
+    from hetplanner.workload.workload import Workload
+
+START_S = 120.0
+"""How long members wait for one another to begin."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What a member needs to begin.
+
+    Attributes:
+        spec: of the run, as JSON.
+        index, degree: of the member.
+        sharding: what the members divide.
+        device: see `named_device`.
+        turn: number of the group's first device on its host.
+        path: of a file at which the members meet, in a folder of this user alone.
+    """
+
+    spec: str
+    index: int
+    degree: int
+    sharding: Sharding
+    device: str
+    turn: int
+    path: str
+
+    def join(self) -> tuple[DeviceGroup, torch.device]:
+        """The member's end of the group, and its device; all members must call it. Raises InvalidInput."""
+        import torch
+        import torch.distributed as dist
+
+        from hetplanner.runtime.comm.connect import HUNG_PEER_S, loopback_alone
+        from hetplanner.runtime.device_group.group import DeviceGroup
+
+        torch.set_num_threads(1)
+        device = member_device(self.device, self.turn, self.index, self.degree)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        with loopback_alone():
+            store = dist.FileStore(self.path, self.degree)
+            store.set_timeout(timedelta(seconds=START_S))
+            timeout = timedelta(seconds=HUNG_PEER_S)
+            dist.init_process_group("gloo", store=store, rank=self.index, world_size=self.degree, timeout=timeout)
+            on_device = dist.new_group(backend="nccl") if device.type == "cuda" else None
+        handle = dist.group.WORLD
+        return DeviceGroup(self.index, self.degree, 0, handle, on_device, self.sharding), device
+
+
+class Members:
+    """The other members of a group, on its leader.
+
+    Args:
+        degree: devices of the group.
+        sharding: what they divide.
+    """
+
+    def __init__(self, degree: int, sharding: Sharding) -> None:
+        self.degree, self.sharding = degree, sharding
+        context = multiprocessing.get_context("fork")
+        self._pipes: list[Connection] = []
+        self._processes: list[ForkProcess] = []
+        for index in range(1, degree):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, [*self._pipes, ours]), name=f"device-{index}")
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def meet(self, spec: SwarmSpec, device: str, turn: int) -> tuple[DeviceGroup, torch.device]:
+        """The leader's end of the group, when all members are there; see Meeting. Raises InvalidInput."""
+        member_device(device, turn, 0, self.degree)  # before the others wait for one another
+        with tempfile.TemporaryDirectory(prefix="hetplanner-group-") as folder:
+            path, text = str(Path(folder) / "members"), spec.to_json()
+            meetings = [Meeting(text, i, self.degree, self.sharding, device, turn, path) for i in range(self.degree)]
+            for pipe, meeting in zip(self._pipes, meetings[1:], strict=True):
+                pipe.send(meeting)
+            found = meetings[0].join()
+            found[0].barrier()  # all have read the file
+        return found
+
+    def tell(self, name: str, arguments: Sequence[Any]) -> None:
+        """Has every member call a method of its engine. Raises OSError: one has ended."""
+        for pipe in self._pipes:
+            pipe.send((name, tuple(arguments)))
+
+    def trouble(self) -> str | None:
+        """Which member has ended, and how; None: all live."""
+        for index, process in enumerate(self._processes, 1):
+            if not process.is_alive():
+                return f"device {index} of this peer's group has ended with {process.exitcode}"
+        return None
+
+
+def check_group(degree: int, sharding: Sharding, workload: Workload) -> None:
+    """Refuses a group that cannot share a model. Raises InvalidInput."""
+    check_group_optimizer(workload)
+    if why := why_not(workload, degree, sharding):
+        raise InvalidInput(f"{SHARDING_WORDS[sharding]} over {degree} devices: {why}")
+
+
+def member_device(name: str, turn: int, index: int, degree: int) -> torch.device:
+    """The device of a member: GPUs follow one another, a processor is shared. Raises InvalidInput: too few GPUs."""
+    import torch
+
+    from hetplanner.runtime.device import named_device
+
+    first = named_device(name, turn)
+    if first.type == "cpu":
+        return first
+    place, count = int(first.index) + index, torch.cuda.device_count()
+    if int(first.index) + degree > count:
+        raise InvalidInput(
+            f"device: a group of {degree} begins at {first}, and torch sees {count} GPUs here; give a smaller group"
+        )
+    return torch.device("cuda", place)
+
+
+def _serve(pipe: Connection, of_others: Sequence[Connection]) -> None:
+    """A member's life: what the leader tells, until the leader ends."""
+    for other in of_others:  # copies that the fork made: the leader's end must be its alone
+        other.close()
+    end_with_parent(signal.SIGKILL)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal sends them to all processes; the leader leaves
+        signal.signal(number, signal.SIG_IGN)
+    code = 0
+    try:
+        _work(pipe)
+    except EOFError:
+        log.info("the leader of this group has ended")
+    except Exception:
+        log.exception("a device of the group cannot go on")
+        code = 1
+    logging.shutdown()
+    os._exit(code)
+
+
+def _work(pipe: Connection) -> None:
+    meeting = pipe.recv()
+    from hetplanner.swarm.peer.group.member_engine import MemberEngine
+    from hetplanner.swarm.spec import read_spec
+
+    spec = read_spec(meeting.spec)
+    group, device = meeting.join()
+    group.barrier()
+    engine = MemberEngine(spec, device, None, (), group)
+    while True:
+        name, arguments = pipe.recv()
+        try:
+            getattr(engine, name)(*arguments)
+        except InvalidInput as error:  # the leader refuses the same
+            log.info("%s: %s", name, error)
