@@ -112,10 +112,15 @@ class ElasticPlan(_WithoutRoutes):
 
     def _check_peers(self) -> None:
         known, used = set(self.problem.usable_devices), set()
+        members = {device: group.leader for group in self.problem.groups or () for device in group.devices[1:]}
         if self.problem.is_grouping_open:
             raise ValueError("problem.groups: must say which devices serve together; plan again")
         for s, stage in enumerate(self.stages):
             for p, peer in enumerate(stage.peers):
+                if peer in members:
+                    raise ValueError(
+                        f"stages[{s}].peers[{p}]: {peer!r:.60} serves in the group of {members[peer]!r:.60}; name that"
+                    )
                 if peer not in known:
                     raise ValueError(f"stages[{s}].peers[{p}]: {peer!r:.60} is no usable device of the cluster")
                 if peer in used:

@@ -151,8 +151,8 @@ def cli_lines(plan: AnyPlan | None) -> str:
 def torchrun_lines(plan: AnyPlan | None) -> str:
     """What starts all ranks of the plan on one machine by hand; of a swarm its processes, on any hosts."""
     if isinstance(plan, ElasticPlan):
-        return _SWARM_BY_HAND
-    ranks = len(plan.ranks) if plan is not None else 4
+        return f"{_SWARM_BY_HAND}{_group_options(plan)}"
+    ranks = len(plan.processes) if plan is not None else 4
     lines = [
         "# run.json (steps, seed, data) stands beside plan.json;",
         "# `hetplanner train plan.json --emulate-links --dry-run` prints the exact command of this machine",
@@ -161,6 +161,14 @@ def torchrun_lines(plan: AnyPlan | None) -> str:
         f"  --nproc-per-node={ranks} --max-restarts=0 --log-dir=/dev/null -m {WORKER_MODULE} plan.json",
     ]
     return "\n".join(lines)
+
+
+def _group_options(plan: ElasticPlan) -> str:
+    """What `peer join` takes besides for the groups of a plan's peers."""
+    problem = plan.problem
+    kinds = sorted({(problem.degree_of(peer), problem.sharding_of(peer)) for peer in plan.peers} - {(1, "tensor")})
+    options = [f"--tensor {d}" + ("" if s == "tensor" else f" --sharding {s}") for d, s in kinds]
+    return f"\n# a peer that is a group of devices: {', or '.join(options)}" if options else ""
 
 
 def notebook_snippet(plan: AnyPlan | None) -> str:

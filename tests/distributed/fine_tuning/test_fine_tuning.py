@@ -184,7 +184,9 @@ def test_a_swarm_trains_adapters_of_a_folder_as_one_plain_process_does(tmp_path:
     middle = workload.boundaries[len(workload.boundaries) // 2]
     spec = with_initial_weights(spec.replace(workload=workload, first_ops=(0, middle), train=config), Ledger())
     run_dir = tmp_path / "run"
-    with start_swarm(spec, run_dir, peers=4) as rehearsal:
+    with start_swarm(spec, run_dir, peers=2) as rehearsal:
+        for name, sharding in (("peer-2", "zero3"), ("peer-3", "zero2")):
+            rehearsal.start_peer(name, 40.0, degree=2, sharding=sharding)
         rehearsal.wait(240)
     plan = chain_plan([2, 2], [middle], workload=workload)
     expected = expected_losses(Tuned("gpt2", source, plan, run_dir))[:4]

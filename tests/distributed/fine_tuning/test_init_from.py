@@ -27,6 +27,7 @@ from hetplanner.workload.capturing.capture import capture_config
 from hetplanner.workload.huggingface import workload_from_config
 from tests.support.models.model_folders import loaded, model_folder, plain_losses
 from tests.support.plans.factories import chain_plan, swarm_plan
+from tests.support.plans.grouped import in_groups
 from tests.support.training.real_ranks import start_ranks, train
 
 pytestmark = pytest.mark.distributed
@@ -69,7 +70,7 @@ def test_a_swarm_fine_tunes_as_plain_transformers_does(client: AgentClient, tmp_
     source = model_folder(tmp_path / "source", "gpt2", changes={"vocab_size": 256})
     workload = workload_from_config(source, dtype="float32", **SIZES)
     plan = swarm_plan([2, 1], [workload.boundaries[1]], workload=workload)
-    run = client.start(plan, TrainConfig(init_from=str(source), **SETTINGS))
+    run = client.start(in_groups(plan, [2, 1, 2]), TrainConfig(init_from=str(source), **SETTINGS))
     assert run.wait(120).state == "finished", run.log(None)
     assert losses_of(run.path) == pytest.approx(expected_losses("gpt2", source, plan), rel=1e-5)
     swarm = read_spec((run.path / "swarm.json").read_bytes())

@@ -1,9 +1,11 @@
 """Clusters of hosts with several GPUs, and plans whose ranks are groups of them."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from hetplanner.cluster.model import Cluster
 from hetplanner.cost.estimate import estimate_plan
+from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.groupings import Groupings
 from hetplanner.plan.groups import WorkerGroup
 from hetplanner.plan.model import Plan
@@ -14,6 +16,7 @@ from hetplanner.workload.tensor_degrees import Sharding
 from hetplanner.workload.workload import Workload
 from tests.support.plans.factories import chain_plan
 
+PlanT = TypeVar("PlanT", Plan, ElasticPlan)
 GPT = preset("gpt2", global_batch=32, micro_batch=2, dtype="float16")
 
 
@@ -44,18 +47,19 @@ def grouped_plan(degree: int = 2, *, kind: str = "T4", workload: Workload = GPT,
     return plan.replace(estimate=estimate_plan(plan))
 
 
-def in_groups(plan: Plan, degrees: Sequence[int], sharding: Sharding = "tensor") -> Plan:
-    """The plan with a group in the place of each rank, all on the rank's host.
+def in_groups(plan: PlanT, degrees: Sequence[int], sharding: Sharding = "tensor") -> PlanT:
+    """The plan with a group in the place of each rank or peer, all on its host.
 
     Args:
         plan: each of whose devices has a host of its own.
-        degrees: of every rank; 1 leaves it a single device.
+        degrees: of every rank or peer; 1 leaves it a single device.
         sharding: what the devices of each group divide.
     """
     cluster = plan.problem.cluster
     data = cluster.model_dump(mode="json", by_alias=True)
     groups = []
-    for device, degree in zip(plan.ranks, degrees, strict=True):
+    workers = plan.peers if isinstance(plan, ElasticPlan) else plan.ranks
+    for device, degree in zip(workers, degrees, strict=True):
         (first,) = (d for d in data["devices"] if d["id"] == device)
         others = [f"{device}-{i}" for i in range(1, degree)]
         data["devices"] += [first | {"id": other} for other in others]

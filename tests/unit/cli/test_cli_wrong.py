@@ -49,6 +49,9 @@ def refusal(tmp_path, monkeypatch, capfd):
         (["runs", "list", "--state", "runing"], ["--state", "running", "'runing'"]),
         (["peer", "join", "10.0.0.7:5"], ["address", "hetplanner peer certificates"]),
         (["peer", "join", "127.0.0.1:x"], ["HOST:PORT", "127.0.0.1:x"]),
+        (["peer", "join", "127.0.0.1:5", "--tensor", "3"], ["--tensor", "1, 2, 4, 8", "3"]),
+        (["peer", "join", "127.0.0.1:5", "--sharding", "rows"], ["--sharding", "tensor, zero2, zero3", "'rows'"]),
+        (["peer", "join", "127.0.0.1:5", "--sharding", "zero3"], ["zero3", "--tensor 2 or more"]),
     ],
 )
 def test_wrong_input_is_one_line_with_the_remedy(refusal, arguments, words):

@@ -12,12 +12,13 @@ from hetplanner.codecs.spec import Codec
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.elastic.protocol.settings import ElasticSettings, settings_of
 from hetplanner.errors import Infeasible, InvalidInput
-from hetplanner.launchers.capacity import Machine, check_capacity, estimated_peer_bytes
+from hetplanner.launchers.capacity import PROCESS_BYTES, Machine, check_capacity, estimated_peer_bytes
 from hetplanner.launchers.local import LocalLauncher
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.elastic.settings import ElasticTimes, WiringSettings
 from hetplanner.plan.files.plan_files import any_plan_from_data, load_any_plan, plan_to_data, save_plan
 from hetplanner.plan.model import LinkCodec, OuterOptimizer
+from hetplanner.plan.placement import planned_gpus, ranks_by_host
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.agent.service import read_start_request
 from hetplanner.runs.plan_store import PlanStore
@@ -25,6 +26,7 @@ from hetplanner.runs.reading.reader import RunReader
 from hetplanner.swarm.spec import spec_of
 from hetplanner.workload.presets import preset
 from tests.support.plans.factories import chain_plan, sites_cluster, small_cluster, swarm_plan, tiny_workload
+from tests.support.plans.grouped import in_groups
 
 SWARM = swarm_plan([2, 3], [3]).replace(estimate=estimate_plan(chain_plan([8, 8], [3])))
 INT8, INT4 = Codec(name="int8"), Codec(name="int4")
@@ -262,3 +264,59 @@ def test_a_rehearsal_keeps_the_rules_and_says_where_they_do_not_fit():
     assert kept.local_steps == 4
     with pytest.raises(InvalidInput, match="tied"):
         hp.rehearse(local, stages=2, replicas=1, budget="20 evaluations")
+
+
+def of_gpus(degrees):
+    """A swarm of three peers that are groups of so many GPUs."""
+    cluster = small_cluster(3)
+    gpus = tuple(device.replace(kind="T4") for device in cluster.devices)
+    workload = preset("tiny-gpt", global_batch=8, micro_batch=2)
+    return in_groups(swarm_plan([1, 2], [3], cluster=cluster.replace(devices=gpus), workload=workload), degrees)
+
+
+GROUPED = of_gpus([2, 1, 4])
+
+
+def test_a_peer_may_be_a_group_which_counts_with_all_its_devices() -> None:
+    assert read(data_of(GROUPED)) == GROUPED
+    assert data_of(GROUPED)["format"] == "hetplanner/plan@3"
+    hosts = ranks_by_host(GROUPED)
+    assert [len(ranks) for ranks in hosts.values()] == [1, 1, 1], "a process for each peer, which starts the others"
+    gpus = [len(planned_gpus(GROUPED, "auto", ranks)) for ranks in hosts.values()]
+    assert gpus == [2, 1, 4]
+    single = estimated_peer_bytes(of_gpus([1, 1, 1]))
+    more = [found - one for found, one in zip(estimated_peer_bytes(GROUPED), single, strict=True)]
+    assert [round(bytes_ / PROCESS_BYTES) for bytes_ in more] == [1, 0, 3], "a process for each device"
+    check_capacity(GROUPED, Machine(cores=1, free_bytes=10**11))
+    with pytest.raises(Infeasible, match="12 ranks on 1 core"):
+        check_capacity(of_gpus([4, 4, 4]), Machine(cores=1, free_bytes=10**11))
+
+
+def _named_by_another(data) -> None:
+    data["stages"][0]["peers"] = ["d0-1"]
+
+
+def _undecided(data) -> None:
+    del data["problem"]["groups"]
+    data["problem"]["constraints"]["tensor"] = [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_named_by_another, r"stages\[0\]\.peers\[0\]: 'd0-1' serves in the group of 'd0'; name that"),
+        (_undecided, r"problem\.groups: must say which devices serve together; plan again"),
+    ],
+)
+def test_a_damaged_plan_with_groups_is_refused(damage, message) -> None:
+    data = data_of(GROUPED)
+    damage(data)
+    with pytest.raises(InvalidInput, match=message):
+        read(data)
+
+
+def test_groups_whose_optimizer_needs_whole_matrices_are_not_trained() -> None:
+    workload = tiny_workload().replace(optimizer="adafactor")
+    plan = in_groups(swarm_plan([1, 1], [3], workload=workload), [2, 1])
+    with pytest.raises(InvalidInput, match="groups: adafactor needs whole matrices"):
+        spec_of(plan, TrainConfig(steps=2))

@@ -17,7 +17,7 @@ from hetplanner.plan.groups import WorkerGroup
 from hetplanner.plan.placement import rank_on_host, ranks_by_host
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.plan.train import check_runnable
-from hetplanner.planners.interface import Budget
+from hetplanner.planners.interface import Budget, SearchResult
 from hetplanner.planners.registry import make_planner, planner_names
 from hetplanner.planners.step_time.fronts import search_front
 from hetplanner.plots.data.search.grid import grid_columns
@@ -252,5 +252,22 @@ def test_what_knows_no_groups_says_so() -> None:
     for name in ("gcma", "evolution"):
         with pytest.raises(InvalidInput, match="objective dtfm knows no tensor parallelism"):
             make_planner(name).solve(dtfm)
-    with pytest.raises(InvalidInput, match="a peer of a swarm is one device"):
-        make_planner("swarm", {"mode": "elastic"}).solve(problem(tensor=(2,)))
+
+
+@pytest.mark.parametrize("tensor", [(2,), (1, 2, 4)])
+def test_a_swarm_of_groups_is_planned_and_degrees_that_are_free_are_no_worse_than_any(tensor) -> None:
+    tiny = preset("tiny-gpt", global_batch=32, micro_batch=4)
+
+    def planned(degrees) -> SearchResult:
+        wanted = problem(MIXED, workload=tiny, tensor=degrees, stages=2)
+        return make_planner("swarm", {"mode": "elastic"}).solve(wanted)
+
+    found = planned(tensor)
+    plan = found.elastic
+    assert plan is not None
+    assert any_plan_from_data(json.loads(json.dumps(plan_to_data(plan))), "swarm") == plan
+    assert plan.estimate == found.plan.estimate
+    assert plan.problem == found.plan.problem
+    assert set(plan.peers) <= set(plan.problem.usable_devices)
+    assert max(map(plan.problem.degree_of, plan.peers)) > 1 or len(tensor) > 1
+    assert all(found.value <= planned((degree,)).value for degree in tensor)

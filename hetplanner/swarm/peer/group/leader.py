@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from hetplanner.errors import RunError
 from hetplanner.swarm.peer.engine import StageEngine, Sum
 from hetplanner.swarm.peer.group.member_engine import NOTHING, MemberEngine
 from hetplanner.swarm.peer.group.processes import Members
@@ -16,6 +17,10 @@ OF_STATE = {"warm_up", "measure", "begin", "build", "load", "state", "digest"}
 OF_WORK = {"forward", "backward", "forget", "drop", "fold", "offer", "keep_sum", "drop_sum", "apply"}
 LED = frozenset(OF_STATE | OF_WORK)
 """Methods that every member calls; the rest is the leader's alone."""
+
+
+NOTICED_S = 1.0
+"""A connection breaks a moment before the process behind it has ended."""
 
 
 class GroupEngine:
@@ -48,6 +53,8 @@ class GroupEngine:
             try:
                 self._members.tell(name, [_told(argument) for argument in arguments])
                 return method(*arguments)
+            except (RuntimeError, OSError) as error:
+                raise RunError(self._members.trouble(NOTICED_S) or f"the group cannot go on: {error!s:.300}") from error
             finally:
                 self._work_began_s = None
 

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,10 +118,11 @@ class Members:
         for pipe in self._pipes:
             pipe.send((name, tuple(arguments)))
 
-    def trouble(self) -> str | None:
-        """Which member has ended, and how; None: all live."""
+    def trouble(self, patience_s: float = 0.0) -> str | None:
+        """Which member has ended, and how, or does so within some time; None: all live."""
+        sentinels = [process.sentinel for process in self._processes]
         for index, process in enumerate(self._processes, 1):
-            if not process.is_alive():
+            if wait(sentinels, patience_s) and not process.is_alive():
                 return f"device {index} of this peer's group has ended with {process.exitcode}"
         return None
 

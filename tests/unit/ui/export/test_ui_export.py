@@ -34,6 +34,7 @@ from hetplanner.ui.shell.models.app import PlannerApp
 from hetplanner.ui.widgets.json_tree import MOST_ITEMS, tree_html
 from hetplanner.workload.presets import preset
 from tests.support.plans.factories import chain_plan, hosted, slow_swarm, swarm_plan
+from tests.support.plans.grouped import grouped_plan, in_groups
 
 SAMPLES = Path(__file__).resolve().parents[4] / "sample_clusters"
 
@@ -120,6 +121,7 @@ def test_the_exported_text_reads_back_to_the_same_plan(plan):
 
 def test_by_hand_all_ranks_start_on_one_machine(plan):
     assert "--nproc-per-node=4" in torchrun_lines(plan)
+    assert "--nproc-per-node=8" in torchrun_lines(grouped_plan()), "a process for each device of a group"
     assert "HETPLANNER_HOST" not in torchrun_lines(plan)
 
 
@@ -288,6 +290,9 @@ def test_the_page_shows_a_swarm_with_its_peers_and_its_own_lines(quiet, plan):
     assert view.hosts.visible
     assert "--lifetime 6h" in cli
     assert "hetplanner peer join HOST:PORT" in by_hand
+    assert "group" not in by_hand
+    grouped = in_groups(SWARM, [2, 1] + [1] * (len(SWARM.peers) - 3) + [2])
+    assert torchrun_lines(grouped).endswith("# a peer that is a group of devices: --tensor 2")
     assert "hp.load_elastic_plan" in notebook
     compile(notebook_snippet(SWARM), "snippet", "exec")
     assert json.loads(view._file().read())["format"] == "hetplanner/plan@2"
