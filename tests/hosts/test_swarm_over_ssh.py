@@ -20,6 +20,7 @@ from hetplanner.workload.presets import preset
 from tests.support.hosts.host_bed import HEAD, HostBed
 from tests.support.hosts.launches.ssh_lab import HETPLANNER, HOSTS, Lab
 from tests.support.plans.factories import swarm_plan
+from tests.support.plans.grouped import in_groups
 from tests.support.processes.patience import until
 
 pytestmark = pytest.mark.distributed
@@ -35,10 +36,11 @@ def lab(bed: HostBed, tmp_path: Path) -> Iterator[Lab]:
 
 
 def swarm_over(bed: HostBed) -> ElasticPlan:
-    """Two stages of two peers each, a host for each peer."""
+    """Two stages of two peers each, a host for each peer; that of host a is a group of two devices."""
     workload = preset("tiny-gpt", global_batch=MICRO_BATCHES, micro_batch=1).replace(seq_len=16)
     plan = swarm_plan([2, 2], [workload.boundaries[1]], cluster=bed.cluster(), workload=workload, in_flight=4)
-    return plan.replace(times=ElasticTimes(silence=6.0, answer=10.0, reduce=10.0, lease=30.0))
+    times = ElasticTimes(silence=6.0, answer=10.0, reduce=10.0, lease=30.0)
+    return in_groups(plan.replace(times=times), [2, 1, 1, 1])
 
 
 def history_of(run: Run) -> SwarmHistory:
