@@ -26,6 +26,7 @@ _HOMES = {
     "calibration": "runs.calibrations",
     "published": "runs.calibrations",
     "profile": "runs.profiles",
+    "collectives": "runs.profiles",
     "dag": "plans.dags",
     "write_dag": "plans.dags",
     "gantt": "steps.timelines",

@@ -5,6 +5,7 @@ from hetplanner.plots.live.maps.device_map import DeviceMap
 from hetplanner.plots.live.maps.editable_map import EditableMap
 from hetplanner.plots.live.maps.link_heatmap import LinkHeatmap
 from hetplanner.plots.live.maps.traffic_map import TrafficMap
+from hetplanner.plots.live.runs.collective_curves import CollectiveCurves
 from hetplanner.plots.live.runs.expert_loads import ExpertLoads
 from hetplanner.plots.live.runs.held_out_curves import AccuracyCurve, PerplexityCurve
 from hetplanner.plots.live.runs.host_loads import HostLoads, HostTraffic
@@ -36,6 +37,7 @@ __all__ = [
     "AccuracyCurve",
     "AllocationGrid",
     "Ancestry",
+    "CollectiveCurves",
     "ConvergenceCurve",
     "CostBars",
     "CrossLight",

@@ -77,6 +77,12 @@ def card(title: str, *objects: Any, margin: Any = 0, tools: Any = None) -> pn.Co
     return frame(head, *objects, margin=margin)
 
 
+def caption(text: str) -> pn.pane.HTML:
+    """A title of a part of a card."""
+    style = f"{FONT}font-size:12.5px;font-weight:500;color:var(--panel-on-surface-color);opacity:.85"
+    return html_pane(f'<div style="{style}">{escape(text)}</div>', margin=(4, 14))
+
+
 def frame(*objects: Any, margin: Any = 0) -> pn.Column:
     """A framed card without a title."""
     return pn.Column(*objects, styles=FRAME, sizing_mode="stretch_width", margin=margin)

@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 
 from hetplanner.profiles.files import profile_to_json
 from hetplanner.workload.presets import preset
-from tests.support.plans.profiles import profile_of
+from tests.support.plans.profiles import made_collectives, profile_of
 
 pytestmark = pytest.mark.browser
 
@@ -29,12 +29,16 @@ def test_a_profile_is_imported_used_left_out_for_another_model_and_removed(serve
     kind.press("Tab")
     give.set_input_files(table)
     one.sees("8 × CPU generic: profile (extrapolated to micro-batch 2 from 1)")
-    text = profile_to_json(profile_of(preset("tiny-gpt"), "CPU generic"))
+    expect(page.get_by_text("Measured collectives").filter(visible=True)).to_have_count(0)
+    measured = profile_of(preset("tiny-gpt"), "CPU generic").replace(collectives=made_collectives("CPU generic"))
+    text = profile_to_json(measured)
     give.set_input_files({"name": "mine.json", "mimeType": "application/json", "buffer": text.encode()})
     one.sees("Source: a test")
     used = re.compile(r"8 × CPU generic: profile \(measured at micro-batch 2\)")
     one.sees(used)
     expect(page.get_by_role("cell", name="block × 6").first).to_be_visible()
+    one.sees("Measured collectives")
+    one.sees(re.compile("^Step times use them for the exchange in groups"))
     one.set(budget_s="0.5")
     one.search()
     one.sees(used)
@@ -48,4 +52,5 @@ def test_a_profile_is_imported_used_left_out_for_another_model_and_removed(serve
     assert download.value.path().read_text() == text
     page.get_by_role("button", name="Remove", exact=True).filter(visible=True).click()
     one.sees("hetplanner profile MODEL -o profile.json")
-    expect(page.get_by_text("Not used:").filter(visible=True)).to_have_count(0)
+    for gone in ("Not used:", "Measured collectives"):
+        expect(page.get_by_text(gone).filter(visible=True)).to_have_count(0)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from hetplanner.profiles import match
 from hetplanner.profiles.layers import layer_runs
-from hetplanner.profiles.model import LayerCost, Profile
+from hetplanner.profiles.model import COLLECTIVES, CollectiveCost, LayerCost, Profile
 from hetplanner.workload.workload import Workload
 
 
@@ -37,6 +37,16 @@ def profile_of(workload: Workload, *kinds: str, sizes: Sequence[int] = (1, 2)) -
         for layer in _layers(workload)
     ]
     return match.profile_of(workload, rows, name=f"{workload.name} measured", source="a test")
+
+
+def made_collectives(kind: str = "CPU generic", *, degrees: Sequence[int] = (2,)) -> tuple[CollectiveCost, ...]:
+    """All three of 1 MB and of 1 kB: 1 ms and 10 µs for each device."""
+    return tuple(
+        CollectiveCost(kind=kind, degree=degree, collective=name, size=size, seconds=degree * seconds)
+        for degree in degrees
+        for name in COLLECTIVES
+        for size, seconds in ((1e6, 1e-3), (1e3, 1e-5))
+    )
 
 
 def _layers(workload: Workload) -> dict[str, None]:

@@ -9,6 +9,7 @@ from hetplanner.plots.data.search.fronts import (
     COLUMNS,
     front_axis,
     front_columns,
+    log_ends,
     log_ticks,
     named_points,
     point_columns,
@@ -34,6 +35,16 @@ def test_every_plan_is_a_point_with_its_facts():
     assert columns["egress"] == [0.25, 0.0, 0.25]
     assert columns["devices"] == [12] * 3
     assert columns["text"] == ["12 devices"] * 3
+
+
+def test_a_logarithmic_axis_has_equal_room_at_both_ends():
+    low, high = log_ends([1.0, 100.0, 0.0])
+    assert low < 1.0
+    assert high > 100.0
+    assert 1.0 / low == pytest.approx(high / 100.0)
+    one = log_ends([5.0])
+    assert one[0] < 5.0 < one[1]
+    assert log_ends([]) == (1.0, 10.0)
 
 
 def test_axes_have_room_and_turn_logarithmic_for_wide_spans():

@@ -24,7 +24,9 @@ from hetplanner.plots.live.base import SMALL_ARRAY, empty_source, put
 from hetplanner.plots.theme import SOURCE_COLOURS
 from hetplanner.runs.reading.reader import Evaluation
 from hetplanner.simulator.simulation import simulate
+from hetplanner.workload.presets import preset
 from tests.support.plans.factories import chain_plan, sites_cluster, small_cluster
+from tests.support.plans.profiles import made_collectives, made_profile
 
 
 def estimated(plan: Plan) -> Plan:
@@ -33,6 +35,7 @@ def estimated(plan: Plan) -> Plan:
 
 ONE = estimated(chain_plan([16], []))
 MANY = estimated(chain_plan([6, 5, 5], [3, 5, 7]))
+LAYERS = made_profile(preset("tiny-gpt"))
 EVENTS = [
     {"searched_s": i / 10, "evaluations": 10 * i, "best": 50 - i, "low": 52 - i, "median": 60 - i, "high": 64 - i}
     for i in range(20)
@@ -137,6 +140,15 @@ CASES: dict[str, tuple[Callable[..., Any], list[Update]]] = {
             lambda f: f.update([]),
             lambda f: f.update([Evaluation(4, 2.0, None)]),
             lambda f: f.update([Evaluation(4, 2.0, None), Evaluation(9, 1.0, 0.25)]),
+        ],
+    ),
+    "collectives": (
+        live.CollectiveCurves,
+        [
+            lambda f: f.update(None),
+            lambda f: f.update(LAYERS),
+            lambda f: f.update(LAYERS.replace(collectives=made_collectives()[:1])),
+            lambda f: f.update(LAYERS.replace(collectives=made_collectives(degrees=range(2, 20)))),
         ],
     ),
     "experts": (

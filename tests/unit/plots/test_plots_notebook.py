@@ -35,9 +35,11 @@ from hetplanner.simulator.jitter import Jitter
 from hetplanner.simulator.simulation import simulate
 from hetplanner.simulator.terms import StepTerms
 from hetplanner.simulator.timing import simulate_spread
+from hetplanner.workload.presets import preset
 from tests.support.models.dags import cut_plan, random_dag
 from tests.support.plans.factories import chain_plan, small_cluster
 from tests.support.plans.grouped import grouped_plan
+from tests.support.plans.profiles import made_collectives, made_profile
 from tests.support.processes.patience import HANG_S
 from tests.support.runs.fake_ranks import phase, step_record, write
 
@@ -170,6 +172,8 @@ PAGE_CALLS: dict[str, Any] = {
     "step gantt": lambda: plots.step_gantt(PLAN),
     "step gantt of a pipeline of groups": lambda: plots.step_gantt(grouped_plan(2), pipeline=0),
     "memory of groups": lambda: plots.memory(grouped_plan(2)),
+    "collectives": lambda: plots.collectives(made_profile(preset("tiny-gpt"), collectives=made_collectives())),
+    "no collectives": lambda: plots.collectives(made_profile(preset("tiny-gpt"))),
     "link use": lambda: plots.link_use(PLAN),
     "stage times": lambda: plots.stage_times(ESTIMATED),
     "memory": lambda: plots.memory(ESTIMATED),

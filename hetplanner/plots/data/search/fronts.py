@@ -11,6 +11,10 @@ from hetplanner.units import short_seconds
 Columns = dict[str, list[Any]]
 COLUMNS = ("step_s", "usd_per_mtoken", "step", "price", "left_out", "text")
 """What a point of a front that is still searched has; those of finished plans have more."""
+ROOM = 0.06
+"""Free share of a logarithmic axis beside the outermost points."""
+LEAST_RATIO = 1.05
+"""An axis spans at least this much, or a single point would stand on a meaningless scale."""
 
 
 def point_columns(points: Sequence[tuple[float, float]], word: str = "tokens") -> Columns:
@@ -55,6 +59,17 @@ def front_axis(values: Sequence[float], words: float = 0.08) -> tuple[float, flo
         return low / (high / low) ** 0.08, high * (high / low) ** words, True
     span = (high - low) or abs(high) or 1.0
     return low - 0.08 * span, high + words * span, False
+
+
+def log_ends(values: Sequence[float]) -> tuple[float, float]:
+    """Ends of a logarithmic axis that shows all values above 0 with room; (1, 10) for none."""
+    known = [value for value in values if value > 0]
+    if not known:
+        return 1.0, 10.0
+    low, high = min(known), max(known)
+    ratio = max(high / low, LEAST_RATIO)
+    middle = math.sqrt(low * high)
+    return middle / ratio ** (0.5 + ROOM), middle * ratio ** (0.5 + ROOM)
 
 
 def log_ticks(low: float, high: float) -> list[float]:

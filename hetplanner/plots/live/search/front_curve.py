@@ -6,14 +6,9 @@ from typing import Any
 
 from bokeh.models import FixedTicker, HoverTool, NumeralTickFormatter, Range1d
 
-from hetplanner.plots.data.search.fronts import COLUMNS, front_columns, log_ticks, point_columns
+from hetplanner.plots.data.search.fronts import COLUMNS, ROOM, front_columns, log_ends, log_ticks, point_columns
 from hetplanner.plots.live.base import LiveFigure, empty_source, put, set_range
 from hetplanner.plots.theme import LINE_COLOURS
-
-ROOM = 0.06
-"""Free share of each axis beside the outermost points."""
-LEAST_RATIO = 1.05
-"""An axis spans at least this much, or a single point would stand on a meaningless scale."""
 
 
 class FrontCurve(LiveFigure):
@@ -107,7 +102,7 @@ class FrontCurve(LiveFigure):
         shown = [*points, *([own] if own else [])]
         axes = ((self.figure.x_range, self.figure.xaxis[0]), (self.figure.y_range, self.figure.yaxis[0]))
         for k, (target, axis) in enumerate(axes):
-            ends = _ends([point[k] for point in shown])
+            ends = log_ends([point[k] for point in shown])
             set_range(target, *ends)
             axis.ticker.ticks = log_ticks(*ends)
         self._say("" if points else "find the front to see what time costs")
@@ -128,13 +123,3 @@ class FrontCurve(LiveFigure):
 
 def _one(point: tuple[float, float] | None) -> dict[str, list[float]]:
     return {"x": [point[0]], "y": [point[1]]} if point else {"x": [], "y": []}
-
-
-def _ends(values: Sequence[float]) -> tuple[float, float]:
-    known = [value for value in values if value > 0]
-    if not known:
-        return 1.0, 10.0
-    low, high = min(known), max(known)
-    ratio = max(high / low, LEAST_RATIO)
-    middle = math.sqrt(low * high)
-    return middle / ratio ** (0.5 + ROOM), middle * ratio ** (0.5 + ROOM)

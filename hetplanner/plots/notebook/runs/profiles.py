@@ -1,9 +1,12 @@
-"""Measured layers over the micro-batch."""
+"""Measured layers over the micro-batch, and measured collectives over bytes."""
 
 import holoviews as hv
+from bokeh.plotting import figure
 
 from hetplanner.plots.data.runs.profiles import layer_columns
+from hetplanner.plots.live import CollectiveCurves
 from hetplanner.plots.notebook.backend import FRAME, LEGEND, ready, tooltips
+from hetplanner.plots.notebook.stills import shown
 from hetplanner.plots.theme import LINE_COLOURS
 from hetplanner.profiles.model import Profile
 
@@ -45,3 +48,16 @@ def profile(found: Profile) -> hv.Overlay:
             title=found.name,
         )
     )
+
+
+def collectives(found: Profile) -> figure:
+    """Seconds of a profile's collectives over bytes of the whole tensor, both logarithmic; the page's own figure.
+
+    A curve for each collective and group; a profile without collectives gives a figure that says so.
+
+    Args:
+        found: of `hetplanner.profile` or `hetplanner.load_profile`, measured with tensor degrees above 1.
+    """
+    live = CollectiveCurves()
+    live.update(found)
+    return shown(live)

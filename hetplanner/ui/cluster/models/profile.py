@@ -22,6 +22,10 @@ NO_PROFILE = (
     " catalog. Make one on each kind of device: hetplanner profile MODEL -o profile.json\n"
     "Files of other tools (CSV, Sailor, Metis, AMP) are read as measured on the model that is chosen."
 )
+COLLECTIVES_USE = (
+    "Step times use them for the exchange in groups that divide samples (zero2, zero3), and in groups that divide"
+    " layers where the profile has no layers of their degree."
+)
 _OWN_FILE = re.compile(rb'"format"\s*:\s*"hetplanner/')
 _OPTIONS = {
     "--dtype": "number format",
@@ -66,9 +70,10 @@ class ProfileModel(param.Parameterized):
             profile = merge_profiles([profile_from_json(content, name) for name, content in files.items()])
         else:
             profile = imported_profile(files, self.settings.workload(), self.kind.strip()[:120] or None)
-        if len(profile.rows) > MAX_ROWS:
+        count = len(profile.rows) + len(profile.collectives)
+        if count > MAX_ROWS:
             raise InvalidInput(
-                f"profile {profile.name!r:.60}: must have at most {MAX_ROWS:,} rows here, has {len(profile.rows):,};"
+                f"profile {profile.name!r:.60}: must have at most {MAX_ROWS:,} rows here, has {count:,};"
                 " plan on the command line, hetplanner plan --profile"
             )
         return profile
@@ -119,6 +124,12 @@ class ProfileModel(param.Parameterized):
             return sources_text(self.settings.problem())
         except HetplannerError:
             return ""
+
+    @property
+    def collectives_use(self) -> str:
+        """Which numbers use the measured collectives; '' where none were measured, or the profile is not used."""
+        profile = self.settings.profile
+        return COLLECTIVES_USE if profile is not None and profile.collectives and not self.misfit else ""
 
     def table(self) -> tuple[list[str], list[list[str]], str]:
         """Head and first rows of the loaded profile's layers, and how many more there are, in words."""

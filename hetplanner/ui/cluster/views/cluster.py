@@ -31,6 +31,7 @@ class ClusterView(PageView):
 
     def __init__(self, app: PlannerApp) -> None:
         self._app, self._dark = app, False
+        self.profile: ProfilePart | None = None
         world = MapView(app)
         self._exchange = ExchangePart(app)
         self._rest = Island()
@@ -41,6 +42,8 @@ class ClusterView(PageView):
         """See PageView."""
         self._dark = dark
         super().set_dark(dark)
+        if self.profile is not None:
+            self.profile.set_dark(dark)
 
     def beat(self) -> None:
         """See PageView."""
@@ -51,7 +54,9 @@ class ClusterView(PageView):
             self.figures = [*self.figures, *links.figures]
             table = full_width(_device_table(self._app))
             measuring = full_width(ProbePart(self._app).view)
-            profile = full_width(ProfilePart(self._app).view)
+            self.profile = ProfilePart(self._app)
+            self.profile.set_dark(self._dark)
+            profile = full_width(self.profile.view)
             self._rest.parts = [page(measuring, profile, *links.rows, full_width(self._exchange.view), table)]
 
 

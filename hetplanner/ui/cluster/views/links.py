@@ -1,6 +1,5 @@
 """The links part of the Cluster page: heat map, form, region × region tables, filling from distance."""
 
-from html import escape
 from typing import Any
 
 import panel as pn
@@ -17,6 +16,7 @@ from hetplanner.ui.widgets.cards import (
     Coloured,
     ErrorWords,
     Words,
+    caption,
     card,
     chart,
     full_width,
@@ -104,8 +104,8 @@ class LinksPart:
             f"Tables are shown for up to {MAX_TABLE_SITES} sites: use the heat map and the form.", margin=(0, 14, 8, 14)
         )
         self._columns = [
-            pn.Column(_caption("Bandwidth, Gbit/s"), self._tables["bandwidth"], sizing_mode="stretch_width"),
-            pn.Column(_caption("One-way latency, ms"), self._tables["latency"], sizing_mode="stretch_width"),
+            pn.Column(caption("Bandwidth, Gbit/s"), self._tables["bandwidth"], sizing_mode="stretch_width"),
+            pn.Column(caption("One-way latency, ms"), self._tables["latency"], sizing_mode="stretch_width"),
         ]
         self._pair = side_by_side(*self._columns, least=LEAST_TABLE_PX)
         self._pair.margin = 0
@@ -293,11 +293,6 @@ _CONSTANTS = {
     "in_flight_bytes": "On the way (Mbit)",
     "most_bytes_per_s": "At most (Gbit/s)",
 }
-
-
-def _caption(text: str) -> pn.pane.HTML:
-    style = f"{FONT}font-size:12.5px;font-weight:500;color:var(--panel-on-surface-color);opacity:.85"
-    return html_pane(f'<div style="{style}">{escape(text)}</div>', margin=(4, 14))
 
 
 def _counted(counts: dict[str, int]) -> str:

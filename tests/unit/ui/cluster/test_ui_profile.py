@@ -6,7 +6,8 @@ from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.planners.finish import fit_plan, order_devices
 from hetplanner.profiles.files import profile_from_json, profile_to_json
 from hetplanner.profiles.model import Profile
-from hetplanner.ui.cluster.models.profile import MAX_ROWS, MAX_SHOWN, NO_PROFILE
+from hetplanner.ui.cluster.models.profile import COLLECTIVES_USE, MAX_ROWS, MAX_SHOWN, NO_PROFILE
+from hetplanner.ui.cluster.views.cluster import ClusterView
 from hetplanner.ui.cluster.views.profile import ProfilePart
 from hetplanner.ui.jobs.jobs import SearchRequest, SearchService
 from hetplanner.ui.plan.views.plan import PlanView
@@ -14,7 +15,7 @@ from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.settings.models.differences import differences_text
 from hetplanner.ui.shell.models.app import PlannerApp
 from hetplanner.ui.widgets.cards import is_shown
-from tests.support.plans.profiles import profile_of
+from tests.support.plans.profiles import made_collectives, profile_of
 from tests.support.processes.patience import until
 from tests.unit.ui.plan.test_ui_explain import HonestWorker
 from tests.unit.ui.shell.test_ui_models import SAMPLES, TOKEN, FakeService
@@ -104,6 +105,42 @@ def test_a_profile_that_would_slow_the_page_is_refused(app):
     large = profile_of(app.plan.workload(), CPU, sizes=range(1, MAX_ROWS // 3 + 2))
     assert not app.profile.take_files({"profile.json": given(large)})
     assert "hetplanner plan --profile" in app.profile.error
+    layers = profile_of(app.plan.workload(), CPU, sizes=range(1, MAX_ROWS // 3 - 1))
+    assert app.profile.take_files({"profile.json": given(layers)})
+    larger = layers.replace(collectives=made_collectives(degrees=(2, 4)))
+    assert not app.profile.take_files({"profile.json": given(larger)})
+    assert f"has {len(layers.rows) + 12:,};" in app.profile.error
+
+
+def test_measured_collectives_are_shown_and_said_to_be_used_where_the_profile_is(app):
+    part = ProfilePart(app)
+    layers = profile_of(app.plan.workload(), CPU)
+    assert app.profile.take_files({"profile.json": given(layers)})
+    assert (app.profile.collectives_use, is_shown(part.curves), part.collectives) == ("", False, None)
+    with_some = layers.replace(collectives=made_collectives(CPU, degrees=(2, 4)))
+    assert app.profile.take_files({"profile.json": given(with_some)})
+    assert is_shown(part.curves)
+    assert part.collectives.keys.data["group"] == ["2 × CPU generic", "4 × CPU generic"]
+    assert app.profile.collectives_use == COLLECTIVES_USE
+    assert COLLECTIVES_USE in part.use.view.object
+    part.set_dark(True)
+    assert part.collectives.look.is_dark
+    app.plan.preset = "gpt2"
+    assert (app.profile.collectives_use, is_shown(part.use.view), is_shown(part.curves)) == ("", False, True)
+    app.profile.remove()
+    assert not is_shown(part.curves)
+    assert part.collectives.source.data["xs"] == []
+
+
+def test_a_figure_of_collectives_takes_the_theme_that_the_page_has(app):
+    page = ClusterView(app)
+    page.set_dark(True)
+    page.beat()
+    profile = profile_of(app.plan.workload(), CPU).replace(collectives=made_collectives(CPU))
+    assert app.profile.take_files({"profile.json": given(profile)})
+    assert page.profile.collectives.look.is_dark
+    page.set_dark(False)
+    assert not page.profile.collectives.look.is_dark
 
 
 def test_a_problem_brings_its_profile_and_leaves_an_unused_one_loaded(app):
