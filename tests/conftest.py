@@ -32,8 +32,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 SERIAL = ("tests/browser/", "tests/notebooks/")
 # These start many processes: a file at a time, when all other tests are dealt out. Beside them a browser's story took
 # two to four times as long on two cores. The longest files come first: no process works on one alone at the end.
+DEALT_SINGLY = "tests/distributed/installed/test_documented_commands.py"
 LATE = (
-    "tests/distributed/installed/test_documented_commands.py",
+    DEALT_SINGLY,
     "tests/hosts/test_ssh_launcher.py",
     "tests/hosts/",
     "tests/distributed/",
@@ -79,7 +80,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(LATE):
+            if nodeid.startswith(LATE) and not nodeid.startswith(DEALT_SINGLY):
                 return nodeid.partition("::")[0]
             return next((folder for folder in SERIAL if nodeid.startswith(folder)), nodeid)
 

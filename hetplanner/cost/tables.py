@@ -200,7 +200,7 @@ class CostTables:
             state_KK -= np.where(inside, ops[two].num_params * self._shared_bytes(one, two), 0.0)
         return state_KK
 
-    @property
+    @cached_property
     def shardable_bytes_per_trained(self) -> float:
         """Of each trained weight what ZeRO 3 would shard: its float32 value, the least state."""
         return FLOAT_BYTES + float(self._kept_bytes_o[self._per_op("trained") > 0].min(initial=np.inf))
@@ -279,7 +279,7 @@ class CostTables:
         whole = held(max(1, ceil(below)))
         return whole if whole >= below else min(held(1), ceil(below) - 1.0)
 
-    @property
+    @cached_property
     def sharded_bytes_per_trained(self) -> float:
         """Bytes of optimizer states of a trained weight that replicas shard: 0 without ZeRO."""
         trained_o = self._per_op("trained")

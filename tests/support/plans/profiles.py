@@ -18,23 +18,25 @@ def made_profile(
     **fields: object,
 ) -> Profile:
     """Every layer takes the same: forward seconds by micro-batch, twice as much backward."""
+    layers = _layers(workload)
     rows = [
         LayerCost(
             kind=kind, layer=name, micro_batch=size, forward=forward, backward=2 * forward, update=update_s, kept=kept
         )
         for size, forward in (seconds or {1: 0.01, 4: 0.04}).items()
-        for name in _layers(workload)
+        for name in layers
     ]
     return match.profile_of(workload, rows, name="made", source="made by hand").replace(**fields)
 
 
 def profile_of(workload: Workload, *kinds: str, sizes: Sequence[int] = (1, 2)) -> Profile:
     """Every layer takes 0.1 s forward and 0.2 s back for each sample, on all kinds."""
+    layers = _layers(workload)
     rows = [
         LayerCost(kind=kind, layer=layer, micro_batch=b, forward=0.1 * b, backward=0.2 * b, update=0.01, kept=1e6 * b)
         for kind in kinds
         for b in sizes
-        for layer in _layers(workload)
+        for layer in layers
     ]
     return match.profile_of(workload, rows, name=f"{workload.name} measured", source="a test")
 

@@ -61,10 +61,10 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, flags=re.M | re.S)
 
 
-def commands() -> list[str]:
+def commands(text: str = TEXT) -> list[str]:
     """Every command, in bash blocks and in indented lines, in order; `a && b` are two."""
     found, is_bash = [], False
-    for line in TEXT.splitlines():
+    for line in text.splitlines():
         if line.startswith("```"):
             is_bash = line == "```bash"
         elif (is_bash and line.strip() and not line.startswith("#")) or line.startswith(INDENTED):
@@ -103,7 +103,7 @@ def shortened(command: str, share: float, steps_share: float) -> str:
         return f"--budget {(Budget.parse(found[1]).seconds or 0.0) * share:g}s"
 
     def steps(found: re.Match[str]) -> str:
-        return f"{found[1]} {max(2, round(int(found[2]) * steps_share))}"
+        return f"{found[1]} {2 + round(int(found[2]) * steps_share)}"
 
     if share < 1.0:
         default = DEFAULT_BUDGETS.get(words[1]) if len(words := command.split()) > 1 else None
@@ -260,10 +260,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def all_commands() -> list[str | list[str]]:
+def all_commands(text: str = TEXT) -> list[str | list[str]]:
     """Those that are run here, in order; torchrun's agents of one block, which wait for each other, together."""
     found: list[str | list[str]] = []
-    for command in commands():
+    for command in commands(text):
         if command.startswith("torchrun") and found and isinstance(found[-1], list):
             found[-1].append(command)
         elif not is_install(command) and not has_placeholder(command):
@@ -271,20 +271,23 @@ def all_commands() -> list[str | list[str]]:
     return found
 
 
-def run_all(scratch: Scratch, told: Callable[[Done], None] = lambda done: None) -> None:
-    """Runs every command; a failure keeps none from being run."""
-    for command in all_commands():
-        if isinstance(command, list):
-            told(scratch.run_together(command))
-            continue
-        for words, made_by in TAKEN_FOR_GRANTED.items():
-            if words in command and made_by not in [done.command for done in scratch.done]:
+def run_all(scratch: Scratch, told: Callable[[Done], None] = lambda done: None, text: str = TEXT) -> None:
+    """Runs every command of a text; a failure keeps none from being run."""
+    for command in all_commands(text):
+        together = [command] if isinstance(command, str) else command
+        words = {word for one in together for word in shlex.split(one, comments=True)}
+        for name, made_by in TAKEN_FOR_GRANTED.items():
+            if name in words and made_by not in (*together, *(done.command for done in scratch.done)):
                 scratch.run(made_by)
-        told(scratch.run(command))
+        told(scratch.run(command) if isinstance(command, str) else scratch.run_together(command))
 
 
-# Plans that the docs take for granted, by words of the commands that read them, and how one comes by them.
+# Plans that the docs take for granted, and how one comes by them.
 TAKEN_FOR_GRANTED = {
+    "plan.json": (
+        "hetplanner plan sample_clusters/laptop_8_cities.json tiny-gpt --stages 2 --replicas 2 --codecs none,int8"
+        " -o plan.json"
+    ),
     "my-plan.json": "hetplanner plan my-cluster.json gpt2-xl --evaluations 2000 -o my-plan.json",
     "big-plan.json": (
         "hetplanner plan sample_clusters/dtfm_5_worldwide.json gpt3-xl --stages 8 --replicas 8 --evaluations 2000"
@@ -292,7 +295,33 @@ TAKEN_FOR_GRANTED = {
     ),
 }
 
-__all__ = ["Done", "Scratch", "all_commands", "blocks", "commands", "is_install", "run_all", "stated_budget_s"]
+
+def _text_of(*starts: str) -> str:
+    return "\n".join(text for path, text in PAGES.items() if path.startswith(starts))
+
+
+_COMMAND_LINE, _TUTORIALS = ("docs/how_to/use_the_command_line",), ("README", "docs/tutorials/")
+_WEIGHTS = ("docs/how_to/use_pretrained_weights", "docs/how_to/fine_tune", "docs/how_to/train_on_your_own_texts")
+_OTHERS = [path for path in PAGES if not path.startswith((*_COMMAND_LINE, *_TUTORIALS, *_WEIGHTS))]
+# Pages whose commands read nothing that those of other groups write, but what is taken for granted.
+GROUPS = {
+    "weights": _text_of(*_WEIGHTS),
+    "command line": _text_of(*_COMMAND_LINE),
+    "tutorials": _text_of(*_TUTORIALS),
+    "others": _text_of(*_OTHERS),
+}
+
+__all__ = [
+    "GROUPS",
+    "Done",
+    "Scratch",
+    "all_commands",
+    "blocks",
+    "commands",
+    "is_install",
+    "run_all",
+    "stated_budget_s",
+]
 
 if shutil.which("bash") is None:
     raise OSError("the commands of the docs are run by bash, which is not installed")

@@ -33,8 +33,17 @@ def of_type(job, kind):
     return [record for record in job.log.since(0)[0] if record["type"] == kind]
 
 
+@pytest.fixture(scope="module")
+def searching():
+    """One worker for the tests that only search: each of its own takes seconds to import and to load kernels."""
+    one = SearchService()
+    yield one
+    one.close()
+
+
 @pytest.fixture
 def service():
+    """Makes services of a test's own, whose workers are killed, looked at or made up."""
     made = []
 
     def make(script: str | None = None) -> SearchService:
@@ -74,9 +83,9 @@ def test_a_full_log_thins_old_events_and_keeps_the_rest():
     assert bests[-1] == 999
 
 
-def test_a_search_reports_baselines_events_and_a_plan_of_the_same_problem(service):
+def test_a_search_reports_baselines_events_and_a_plan_of_the_same_problem(searching):
     asked = problem()
-    job = service().start(SearchRequest(asked, budget_s=None, evaluations=3000))
+    job = searching.start(SearchRequest(asked, budget_s=None, evaluations=3000))
     until(lambda: job.ended, "the search ends")
     assert (job.state, job.message) == ("done", "")
     assert {r["label"] for r in of_type(job, "baseline")} == {"rank order", "random"}
@@ -91,11 +100,11 @@ def test_a_search_reports_baselines_events_and_a_plan_of_the_same_problem(servic
     assert end["value"] <= min(r["value"] for r in of_type(job, "baseline")) * (1 + 1e-9)
 
 
-def test_a_search_over_groups_of_devices_brings_the_groups_and_no_bound_of_single_devices(service):
+def test_a_search_over_groups_of_devices_brings_the_groups_and_no_bound_of_single_devices(searching):
     asked = Problem(
         cluster=hosts(("T4", 4), ("T4", 4)), workload=GPT, constraints=Constraints(tensor=(2, 4), stages=2, replicas=1)
     )
-    job = service().start(SearchRequest(asked, budget_s=None, evaluations=600))
+    job = searching.start(SearchRequest(asked, budget_s=None, evaluations=600))
     until(lambda: job.ended, "the search ends")
     assert (job.state, job.message) == ("done", "")
     assert job.plan.problem == asked.replace(groups=job.plan.problem.groups)
@@ -106,8 +115,8 @@ def test_a_search_over_groups_of_devices_brings_the_groups_and_no_bound_of_singl
     assert plan_of_body(asked, search_data(job)["plan"], "search", Plan) == job.plan
 
 
-def test_the_same_worker_takes_the_next_search(service):
-    one = service()
+def test_the_same_worker_takes_the_next_search(searching):
+    one = searching
     one.start(SearchRequest(problem(), budget_s=None, evaluations=500))
     until(lambda: one._idle is not None, "the first search ends and its worker waits for another")
     idle = one._idle
@@ -117,40 +126,37 @@ def test_the_same_worker_takes_the_next_search(service):
     until(lambda: one._idle is idle, "the same worker waits again")
 
 
-def test_stop_ends_a_long_search_with_its_best_plan(service):
-    one = service()
-    job = one.start(SearchRequest(problem(), budget_s=600.0))
+def test_stop_ends_a_long_search_with_its_best_plan(searching):
+    job = searching.start(SearchRequest(problem(), budget_s=600.0))
     until(lambda: of_type(job, "event"), "the first event")
-    one.stop(job.id)
+    searching.stop(job.id)
     until(lambda: job.ended, "the search stops")
     assert job.state == "stopped"
     assert job.plan is not None
 
 
-def test_a_search_goes_on_from_a_plan_and_is_no_worse(service):
-    one = service()
-    first = one.start(SearchRequest(problem(), budget_s=None, evaluations=500))
+def test_a_search_goes_on_from_a_plan_and_is_no_worse(searching):
+    first = searching.start(SearchRequest(problem(), budget_s=None, evaluations=500))
     until(lambda: first.ended, "the first search ends")
-    second = one.start(SearchRequest(problem(), budget_s=None, evaluations=500, start=first.plan, seed=1))
+    second = searching.start(SearchRequest(problem(), budget_s=None, evaluations=500, start=first.plan, seed=1))
     until(lambda: second.ended, "the second search ends")
     assert (second.state, second.message) == ("done", "")
     assert second.plan.estimate.step_s <= first.plan.estimate.step_s * (1 + 1e-12)
     # Of another cluster it is refused, in a line.
     other = Problem(cluster=small_cluster(5), workload=tiny_workload(), constraints=Constraints(stages=2, replicas=2))
-    third = one.start(SearchRequest(other, budget_s=None, evaluations=500, start=first.plan))
+    third = searching.start(SearchRequest(other, budget_s=None, evaluations=500, start=first.plan))
     until(lambda: third.ended, "the third search ends")
     assert third.state == "failed"
     assert "another cluster" in third.message
 
 
-def test_settings_reach_the_planner_and_the_bound_comes_before_the_end(service):
-    one = service()
-    job = one.start(SearchRequest(problem(), planner="random", settings={"keep": "best", "most": 7}))
+def test_settings_reach_the_planner_and_the_bound_comes_before_the_end(searching):
+    job = searching.start(SearchRequest(problem(), planner="random", settings={"keep": "best", "most": 7}))
     until(lambda: job.ended, "the search ends")
     assert (job.state, of_type(job, "state")[-1]["evaluations"]) == ("done", 7)
     (bound,) = of_type(job, "bound")
     assert 0 < bound["value"] <= of_type(job, "state")[-1]["value"]
-    wrong = one.start(SearchRequest(problem(), planner="random", settings={"most": 0}))
+    wrong = searching.start(SearchRequest(problem(), planner="random", settings={"most": 0}))
     until(lambda: wrong.ended, "the setting is refused")
     assert "most" in wrong.message
 
@@ -160,16 +166,15 @@ def jittered() -> Problem:
     return Problem(cluster=r10j(0, num_devices=48), workload=preset("gpt2"), objective="dtfm", constraints=shape)
 
 
-def test_a_tighter_bound_is_worked_on_beside_a_search_and_behind_it_until_it_is_stopped(service):
-    one = service()
-    job = one.start(SearchRequest(jittered(), budget_s=None, evaluations=500, bound_s=600.0))
+def test_a_tighter_bound_is_worked_on_beside_a_search_and_behind_it_until_it_is_stopped(searching):
+    job = searching.start(SearchRequest(jittered(), budget_s=None, evaluations=500, bound_s=600.0))
 
     def values() -> list[float]:
         return [record["value"] for record in of_type(job, "bound")]
 
     until(lambda: job.ended or len(set(values())) > 1, lambda: f"bounds {values()}: {job.message}")
     assert job.plan is not None, "the search is over, its plan is there"
-    one.stop(job.id)
+    searching.stop(job.id)
     until(lambda: job.ended, "the work is stopped")
     (end,) = (record for record in of_type(job, "state") if record["state"] == "stopped")
     assert values()[0] < max(values()) <= end["lower_bound"] <= end["value"], "higher than the one that is soon found"
@@ -203,8 +208,8 @@ def test_loading_kernels_is_no_part_of_the_budget(service):
     assert events[-1]["spent_s"] > events[0]["spent_s"]
 
 
-def test_a_front_comes_with_its_plans(service):
-    job = service().start(SearchRequest(problem(stages=None, replicas=None), what="front", budget_s=1.0))
+def test_a_front_comes_with_its_plans(searching):
+    job = searching.start(SearchRequest(problem(stages=None, replicas=None), what="front", budget_s=1.0))
     until(lambda: job.ended, "the search ends")
     assert (job.state, job.message) == ("done", "")
     phases = [record["phase"] for record in of_type(job, "front")]
@@ -218,9 +223,9 @@ def test_a_front_comes_with_its_plans(service):
         assert plan.estimate.step_s == pytest.approx(row["step_s"], rel=1e-12)
 
 
-def test_an_elastic_plan_comes_beside_a_steady_state_step_of_it(service):
+def test_an_elastic_plan_comes_beside_a_steady_state_step_of_it(searching):
     settings = {"mode": "elastic"}
-    job = service().start(SearchRequest(problem(), planner="swarm", settings=settings, budget_s=1.0))
+    job = searching.start(SearchRequest(problem(), planner="swarm", settings=settings, budget_s=1.0))
     until(lambda: job.ended, "the search")
     assert job.state == "done"
     assert [len(stage.peers) for stage in job.elastic.stages] == [2, 2]
@@ -228,8 +233,8 @@ def test_an_elastic_plan_comes_beside_a_steady_state_step_of_it(service):
     assert job.plan is not None
 
 
-def test_what_the_planner_refuses_is_reported_in_a_line(service):
-    job = service().start(SearchRequest(problem(stages=3, replicas=2), budget_s=1.0))
+def test_what_the_planner_refuses_is_reported_in_a_line(searching):
+    job = searching.start(SearchRequest(problem(stages=3, replicas=2), budget_s=1.0))
     until(lambda: job.ended, "the search fails")
     assert job.state == "failed"
     assert "devices" in job.message

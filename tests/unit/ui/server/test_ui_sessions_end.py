@@ -106,7 +106,7 @@ async def still_searching(page):
 
 def expire(server):
     """Else sessions live on for 15 s, in case their pages come back."""
-    for session in server.get_sessions("/planner"):
+    for session in server.get_sessions():
         session.request_expiration()
 
 
@@ -120,7 +120,7 @@ def living(named):
 async def use_of(use, home):
     """Opens a page in a server of this process, uses and leaves it; weak references to what the session was.
 
-    Another page comes before: Panel's first session starts a task for all, whose context holds its document for good.
+    An empty page comes before: Panel's first session starts a task for all, whose context holds its document for good.
     """
     opened = []
 
@@ -130,15 +130,15 @@ async def use_of(use, home):
         return page
 
     server = pn.serve(
-        {"planner": made}, port=0, show=False, start=False, verbose=False, loop=IOLoop.current(),
+        {"planner": made, "empty": pn.Column}, port=0, show=False, start=False, verbose=False, loop=IOLoop.current(),
         check_unused_sessions_milliseconds=SOON_MS,
     )  # fmt: skip
     server.start()
     try:
-        url = f"http://localhost:{server.port}/planner"
-        await (await PageClient(url).open()).close()
-        client = await PageClient(url).open()
-        page, document = opened.pop()
+        url = f"http://localhost:{server.port}"
+        await (await PageClient(f"{url}/empty").open()).close()
+        client = await PageClient(f"{url}/planner").open()
+        ((page, document),) = opened
         opened.clear()
         with set_curdoc(document):
             await use(page)
@@ -150,7 +150,7 @@ async def use_of(use, home):
         del page, document, app, models, views, whole
         await client.close()
         expire(server)
-        await until(lambda: not server.get_sessions("/planner"), "the session does not expire")
+        await until(lambda: not server.get_sessions(), "the session does not expire")
         return named
     finally:
         server.stop()
@@ -178,6 +178,14 @@ def left_of(use, home):
     while (left := living(named)) and time.monotonic() < deadline:
         time.sleep(0.2)  # what was being computed for it ends first
     return left
+
+
+@pytest.fixture(scope="module", autouse=True)
+def first_page(tmp_path_factory):
+    """Opened once in this process: parts of the first page live on, with what Panel sets up once for all."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(shell, "Shell", NotedShell)
+        own_loop.finish(use_of(just_opened, tmp_path_factory.mktemp("home")))
 
 
 @pytest.fixture(autouse=True)
