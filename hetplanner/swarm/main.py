@@ -216,7 +216,7 @@ def _engine(parsed: argparse.Namespace, spec: SwarmSpec, device: torch.device) -
     from hetplanner.swarm.peer.group.member_engine import MemberEngine
 
     check_group(members.degree, members.sharding, spec.workload)
-    group, device = members.meet(spec, parsed.device, parsed.turn)
+    group, device = members.join(spec, parsed.device, parsed.turn)
     return GroupEngine(MemberEngine(spec, device, parsed.speed, parsed.folder, group), members)
 
 

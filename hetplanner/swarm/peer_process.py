@@ -152,8 +152,8 @@ class PeerProcess(Driver):
     def on_tick(self) -> None:
         """See Driver: a peer that is refused for a while ends, and a group that has lost a device."""
         now = now_s()
-        if (trouble := self.engine.trouble()) is not None:
-            self.error = RunError(trouble)
+        if (failure := self.engine.failure()) is not None:
+            self.error = RunError(failure)
             self.ended.set()
         if now > self._leave_until_s:
             self.ended.set()

@@ -119,7 +119,7 @@ class ElasticPlan(_WithoutRoutes):
             for p, peer in enumerate(stage.peers):
                 if peer in members:
                     raise ValueError(
-                        f"stages[{s}].peers[{p}]: {peer!r:.60} serves in the group of {members[peer]!r:.60}; name that"
+                        f"stages[{s}].peers[{p}]: {peer!r:.60} is in the group of {members[peer]!r:.60}; name that one"
                     )
                 if peer not in known:
                     raise ValueError(f"stages[{s}].peers[{p}]: {peer!r:.60} is no usable device of the cluster")

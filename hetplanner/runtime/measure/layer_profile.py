@@ -30,13 +30,13 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.profiles.layers import layer_runs
 from hetplanner.profiles.measuring import REFUSED
 from hetplanner.runtime.device_group.group import ALONE, DeviceGroup
+from hetplanner.runtime.device_group.one_host import member_device
 from hetplanner.runtime.measure.live_bytes import LiveBytes
 from hetplanner.runtime.measure.profiled_group import (
     collective_seconds,
     joined_group,
     measuring_group,
     member_command,
-    member_device,
 )
 from hetplanner.runtime.model.build import Batch, StageModel
 from hetplanner.runtime.model.stage import StageRunner

@@ -11,25 +11,13 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from hetplanner.errors import InvalidInput
 from hetplanner.profiles.model import Collective
 from hetplanner.runtime.comm.connect import store_at
-from hetplanner.runtime.device import named_device
 from hetplanner.runtime.device_group.group import DeviceGroup
+from hetplanner.runtime.device_group.one_host import join_members
 
 LOOPBACK, START_S = "127.0.0.1", 120.0
 LEAST_ROUNDS = 8
-
-
-def member_device(name: str, index: int, degree: int) -> torch.device:
-    """The device of a member: a processor is shared, GPUs are taken in turn. Raises InvalidInput: too few GPUs."""
-    if degree == 1:
-        return named_device(name)
-    first = named_device(name if name in ("auto", "cpu") else "cuda")
-    count = torch.cuda.device_count() if first.type == "cuda" else degree
-    if count < degree:
-        raise InvalidInput(f"tensor: {degree} devices share a layer, and torch sees {count} GPUs here")
-    return named_device(first.type, index)
 
 
 @contextmanager
@@ -50,7 +38,7 @@ def measuring_group(degree: int, device: torch.device, command: Sequence[str]) -
         for index in range(1, degree)
     ]
     try:
-        yield _joined(store, 0, degree, device)
+        yield join_members(store, 0, degree, device)
         dist.destroy_process_group()
     finally:
         for member in members:
@@ -61,13 +49,7 @@ def measuring_group(degree: int, device: torch.device, command: Sequence[str]) -
 def joined_group(degree: int, index: int, port: int, device: torch.device) -> DeviceGroup:
     """A member's end."""
     store = store_at(LOOPBACK, port, timedelta(seconds=START_S), is_master=False)
-    return _joined(store, index, degree, device)
-
-
-def _joined(store: dist.Store, index: int, degree: int, device: torch.device) -> DeviceGroup:
-    dist.init_process_group("gloo", store=store, rank=index, world_size=degree, timeout=timedelta(seconds=START_S))
-    on_device = dist.new_group(backend="nccl") if device.type == "cuda" else None
-    return DeviceGroup(index, degree, 0, dist.group.WORLD, on_device)
+    return join_members(store, index, degree, device)
 
 
 def collective_seconds(group: DeviceGroup, device: torch.device, size: int, window_s: float) -> dict[Collective, float]:

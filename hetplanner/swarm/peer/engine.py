@@ -97,9 +97,6 @@ class StageEngine:
     Attributes:
         stage: that is held; -1: none.
         version: of the weights; None: there are none yet.
-
-    A peer that is one device has the whole stage. Methods with one underscore below "Parts of a stage" are where a
-    group's member differs, see `hetplanner.swarm.peer.member`.
     """
 
     def __init__(
@@ -203,7 +200,7 @@ class StageEngine:
             found.update(self._copy_of_whole(name, tensor).numpy().data)
         return found.hexdigest()
 
-    def trouble(self) -> str | None:
+    def failure(self) -> str | None:
         """Why this peer cannot go on; None: it can. Called while another thread computes."""
         return None
 
@@ -258,7 +255,7 @@ class StageEngine:
         del self._calls[key]
         back = self._paced(1 - FORWARD_SHARE, lambda: self._runner.backward(call.number, gradient))
         own = self.model.flat_grad
-        is_finite = self._is_all(all(bool(torch.isfinite(t).all()) for t in (own, back) if t is not None))
+        is_finite = self._all_agree(all(bool(torch.isfinite(t).all()) for t in (own, back) if t is not None))
         if is_finite and token is not None:
             self._contributions[token] = (own.clone(), call.loss_sum or 0.0)
         own.zero_()
@@ -398,7 +395,7 @@ class StageEngine:
         tokens = self.spec.workload.tokens_per_step // self.spec.settings.micro_batches
         return 1.0 / (tokens * max(1, folded.count)), self.spec.train.learning_rate_at(self.version.step)
 
-    # Parts of a stage.
+    # Parts of a stage: this engine has all of it. A member of a group has others, see `group.member_engine`.
 
     def tied_ranges(self) -> tuple[int, dict[str, tuple[int, int]]]:
         """Of the whole stage: see `hetplanner.runtime.model.layout.tied_ranges`."""
@@ -412,7 +409,7 @@ class StageEngine:
         """The flat tensor in front of a stage, of which this device has computed a part."""
         return part
 
-    def _is_all(self, flag: bool) -> bool:
+    def _all_agree(self, flag: bool) -> bool:
         """Whether it is so on all devices of this peer."""
         return flag
 

@@ -304,7 +304,7 @@ def _undecided(data) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (_named_by_another, r"stages\[0\]\.peers\[0\]: 'd0-1' serves in the group of 'd0'; name that"),
+        (_named_by_another, r"stages\[0\]\.peers\[0\]: 'd0-1' is in the group of 'd0'; name that one"),
         (_undecided, r"problem\.groups: must say which devices serve together; plan again"),
     ],
 )

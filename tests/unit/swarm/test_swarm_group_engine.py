@@ -21,15 +21,15 @@ WORKLOAD = small_spec().workload
 class Others:
     """Stands for the other members: keeps what they are told."""
 
-    def __init__(self, trouble: str | None = None) -> None:
+    def __init__(self, failure: str | None = None) -> None:
         self.told: list[tuple[str, Any]] = []
-        self._trouble = trouble
+        self._failure = failure
 
-    def tell(self, name: str, arguments: list[Any]) -> None:
+    def call(self, name: str, arguments: list[Any]) -> None:
         self.told.append((name, arguments))
 
-    def trouble(self, patience_s: float = 0.0) -> str | None:
-        return self._trouble
+    def failure(self, patience_s: float = 0.0) -> str | None:
+        return self._failure
 
 
 def leader(others: Others, **methods: Any) -> GroupEngine:
@@ -66,13 +66,13 @@ def test_a_broken_exchange_says_which_device_has_ended() -> None:
         leader(Others(), drop=broken).drop()
 
 
-def test_work_that_takes_longer_than_a_lease_is_trouble_and_a_long_load_is_none() -> None:
+def test_work_that_takes_longer_than_a_lease_is_a_failure_and_a_long_load_is_none() -> None:
     found: dict[str, str | None] = {}
 
     def slow(name: str) -> Any:
         def work() -> None:
             time.sleep(0.1)
-            found[name] = engine.trouble()
+            found[name] = engine.failure()
 
         return work
 
@@ -80,7 +80,7 @@ def test_work_that_takes_longer_than_a_lease_is_trouble_and_a_long_load_is_none(
     engine.drop()
     engine.digest()
     assert found == {"drop": "a device of this peer's group has not answered for 0.05 s", "digest": None}
-    assert engine.trouble() is None
+    assert engine.failure() is None
 
 
 @pytest.mark.parametrize(

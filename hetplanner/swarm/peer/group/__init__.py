@@ -1,1 +1,1 @@
-"""A peer that is a group of devices: one process each, all doing the same. Begin with `leader`."""
+"""A peer that is a group of devices: one process each, which all make the same calls. Begin with `leader`."""

@@ -66,7 +66,7 @@ class MemberEngine(StageEngine):
                 whole = StageEngine(self.spec, CPU, folders=self.folders)._initial(stage)
             except InvalidInput as refused:
                 error = refused
-        if not self._is_all(not self.group.is_leader or whole is not None):
+        if not self._all_agree(not self.group.is_leader or whole is not None):
             raise error
         model = self._model(stage, None)
         self._scatter(model.shards, model.flat, None if whole is None else whole.flat)
@@ -120,7 +120,7 @@ class MemberEngine(StageEngine):
     def _encoded(self, codec: TensorCodec, x: Tensor) -> bytes:
         return super()._encoded(codec, x) if self.group.is_leader else b""
 
-    def _is_all(self, flag: bool) -> bool:
+    def _all_agree(self, flag: bool) -> bool:
         return bool(self.group.all_reduce(torch.tensor([float(flag)]), dist.ReduceOp.MIN).item())
 
     def _copy_of_whole(self, name: str, own: Tensor) -> Tensor:

@@ -38,16 +38,15 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Meeting:
+class MemberStart:
     """What a member needs to begin.
 
     Attributes:
         spec: of the run, as JSON.
-        index, degree: of the member.
+        index, degree: of the member and its group.
         sharding: what the members divide.
-        device: see `named_device`.
-        turn: number of the group's first device on its host.
-        path: of a file at which the members meet, in a folder of this user alone.
+        device, turn: of the first member's device, see `named_device`.
+        path: of the file by which the members find one another, in a folder of this user alone.
     """
 
     spec: str
@@ -63,21 +62,15 @@ class Meeting:
         import torch
         import torch.distributed as dist
 
-        from hetplanner.runtime.comm.connect import HUNG_PEER_S, loopback_alone
-        from hetplanner.runtime.device_group.group import DeviceGroup
+        from hetplanner.runtime.device_group.one_host import join_members, member_device
 
         torch.set_num_threads(1)
-        device = member_device(self.device, self.turn, self.index, self.degree)
+        device = member_device(self.device, self.index, self.degree, self.turn)
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        with loopback_alone():
-            store = dist.FileStore(self.path, self.degree)
-            store.set_timeout(timedelta(seconds=START_S))
-            timeout = timedelta(seconds=HUNG_PEER_S)
-            dist.init_process_group("gloo", store=store, rank=self.index, world_size=self.degree, timeout=timeout)
-            on_device = dist.new_group(backend="nccl") if device.type == "cuda" else None
-        handle = dist.group.WORLD
-        return DeviceGroup(self.index, self.degree, 0, handle, on_device, self.sharding), device
+        store = dist.FileStore(self.path, self.degree)
+        store.set_timeout(timedelta(seconds=START_S))
+        return join_members(store, self.index, self.degree, device, self.sharding), device
 
 
 class Members:
@@ -101,28 +94,38 @@ class Members:
             self._pipes.append(ours)
             self._processes.append(process)
 
-    def meet(self, spec: SwarmSpec, device: str, turn: int) -> tuple[DeviceGroup, torch.device]:
-        """The leader's end of the group, when all members are there; see Meeting. Raises InvalidInput."""
-        member_device(device, turn, 0, self.degree)  # before the others wait for one another
+    def join(self, spec: SwarmSpec, device: str, turn: int) -> tuple[DeviceGroup, torch.device]:
+        """The leader's end of the group, and its device, when all members are there.
+
+        Args:
+            spec: of the run.
+            device, turn: see MemberStart.
+
+        Raises:
+            InvalidInput: this host has no such devices.
+        """
+        from hetplanner.runtime.device_group.one_host import member_device
+
+        member_device(device, 0, self.degree, turn)  # refused before the others wait for one another
         with tempfile.TemporaryDirectory(prefix="hetplanner-group-") as folder:
             path, text = str(Path(folder) / "members"), spec.to_json()
-            meetings = [Meeting(text, i, self.degree, self.sharding, device, turn, path) for i in range(self.degree)]
-            for pipe, meeting in zip(self._pipes, meetings[1:], strict=True):
-                pipe.send(meeting)
-            found = meetings[0].join()
+            starts = [MemberStart(text, i, self.degree, self.sharding, device, turn, path) for i in range(self.degree)]
+            for pipe, start in zip(self._pipes, starts[1:], strict=True):
+                pipe.send(start)
+            found = starts[0].join()
             found[0].barrier()  # all have read the file
         return found
 
-    def tell(self, name: str, arguments: Sequence[Any]) -> None:
+    def call(self, name: str, arguments: Sequence[Any]) -> None:
         """Has every member call a method of its engine. Raises OSError: one has ended."""
         for pipe in self._pipes:
             pipe.send((name, tuple(arguments)))
 
-    def trouble(self, patience_s: float = 0.0) -> str | None:
+    def failure(self, patience_s: float = 0.0) -> str | None:
         """Which member has ended, and how, or does so within some time; None: all live."""
-        sentinels = [process.sentinel for process in self._processes]
+        wait([process.sentinel for process in self._processes], patience_s)
         for index, process in enumerate(self._processes, 1):
-            if wait(sentinels, patience_s) and not process.is_alive():
+            if not process.is_alive():
                 return f"device {index} of this peer's group has ended with {process.exitcode}"
         return None
 
@@ -134,29 +137,12 @@ def check_group(degree: int, sharding: Sharding, workload: Workload) -> None:
         raise InvalidInput(f"{SHARDING_WORDS[sharding]} over {degree} devices: {why}")
 
 
-def member_device(name: str, turn: int, index: int, degree: int) -> torch.device:
-    """The device of a member: GPUs follow one another, a processor is shared. Raises InvalidInput: too few GPUs."""
-    import torch
-
-    from hetplanner.runtime.device import named_device
-
-    first = named_device(name, turn)
-    if first.type == "cpu":
-        return first
-    place, count = int(first.index) + index, torch.cuda.device_count()
-    if int(first.index) + degree > count:
-        raise InvalidInput(
-            f"device: a group of {degree} begins at {first}, and torch sees {count} GPUs here; give a smaller group"
-        )
-    return torch.device("cuda", place)
-
-
 def _serve(pipe: Connection, of_others: Sequence[Connection]) -> None:
-    """A member's life: what the leader tells, until the leader ends."""
+    """Makes the leader's calls in a member's process, until the leader ends."""
     for other in of_others:  # copies that the fork made: the leader's end must be its alone
         other.close()
     end_with_parent(signal.SIGKILL)
-    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal sends them to all processes; the leader leaves
+    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal sends them to all processes; the leader handles them
         signal.signal(number, signal.SIG_IGN)
     code = 0
     try:
@@ -171,12 +157,12 @@ def _serve(pipe: Connection, of_others: Sequence[Connection]) -> None:
 
 
 def _work(pipe: Connection) -> None:
-    meeting = pipe.recv()
+    start: MemberStart = pipe.recv()
     from hetplanner.swarm.peer.group.member_engine import MemberEngine
     from hetplanner.swarm.spec import read_spec
 
-    spec = read_spec(meeting.spec)
-    group, device = meeting.join()
+    spec = read_spec(start.spec)
+    group, device = start.join()
     group.barrier()
     engine = MemberEngine(spec, device, None, (), group)
     while True:
