@@ -1,11 +1,13 @@
 """The Cluster page: the cluster in hand, from a sample, from uploaded files, or drawn."""
 
 from collections import Counter
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import param
 
 from hetplanner.cluster.catalog import resolve_device
@@ -19,6 +21,18 @@ from hetplanner.units import short_bytes, short_rate, short_seconds
 
 DEFAULT_SAMPLE = "dtfm_5_worldwide"
 CHANGED = "(drawn or imported)"
+DEVICE_COLUMNS = {
+    "used": bool,
+    "id": object,
+    "kind": object,
+    "host": object,
+    "site": object,
+    "fp16 TFLOP/s": float,
+    "memory": object,
+    "efficiency": object,
+    "bandwidth out": object,
+    "one-way latency": object,
+}
 
 
 class ClusterModel(param.Parameterized):
@@ -92,14 +106,15 @@ class ClusterModel(param.Parameterized):
         parts = [f"{cluster.name}: {count_text(cluster)}; links: {known}.{left_out}", cluster.description]
         return " ".join(part for part in parts if part)[:600]
 
-    def device_rows(self) -> dict[str, list[Any]]:
-        """Columns of the device table."""
+    def device_rows(self) -> pd.DataFrame:
+        """The device table; its columns are the same for every cluster, as a browser's table takes new ones badly."""
         cluster = self.cluster
         if cluster is None:
-            return {}
-        rows = [_row(cluster, device) for device in cluster.devices]
-        columns = {name: [row[name] for row in rows] for name in rows[0]}
-        return {"used": self.used} | columns | _link_columns(cluster)
+            return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in DEVICE_COLUMNS.items()})
+        rows = pd.DataFrame([_row(cluster, device) for device in cluster.devices]).assign(
+            used=self.used, **_link_columns(cluster)
+        )
+        return rows.astype(DEVICE_COLUMNS)[[*DEVICE_COLUMNS]]
 
     @property
     def used(self) -> list[bool]:
@@ -139,8 +154,6 @@ def _row(cluster: Cluster, device: Device) -> dict[str, Any]:
 
 def _link_columns(cluster: Cluster) -> dict[str, list[str]]:
     """Least and greatest bandwidth and latency from every device to the others."""
-    if len(cluster.devices) < 2:
-        return {}
     columns = {}
     matrices = (
         ("bandwidth out", cluster.bandwidth_bytes_per_s_DD, short_rate),
@@ -149,9 +162,16 @@ def _link_columns(cluster: Cluster) -> dict[str, list[str]]:
     for name, matrix_DD, text in matrices:
         others_DD = np.where(cluster.joined_DD, matrix_DD, np.nan)
         np.fill_diagonal(others_DD, np.nan)
-        least, most = np.nanmin(others_DD, axis=1), np.nanmax(others_DD, axis=1)
-        columns[name] = [text(a) if a == b else f"{text(a)} – {text(b)}" for a, b in zip(least, most, strict=True)]
+        columns[name] = [_range_text(others_D[~np.isnan(others_D)], text) for others_D in others_DD]
     return columns
+
+
+def _range_text(values: np.ndarray, text: Callable[[float], str]) -> str:
+    """'1 – 2 Gbit/s', of one value '1 Gbit/s', and of none a dash."""
+    if not len(values):
+        return "–"
+    least, most = float(values.min()), float(values.max())
+    return text(least) if least == most else f"{text(least)} – {text(most)}"
 
 
 def _is_same(path: Path, cluster: Cluster) -> bool:

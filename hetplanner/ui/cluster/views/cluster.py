@@ -83,9 +83,8 @@ def _device_table(app: PlannerApp) -> pn.Column:
         shown[0] = now
         if before is not None and now is not None and _same_rows(before, now):
             return
-        rows = pd.DataFrame(model.device_rows())
-        if len(rows):
-            rows.insert(1, DELETE, DELETE)
+        rows = model.device_rows()
+        rows.insert(1, DELETE, DELETE)
         if not rows.equals(table.value):  # a new value scrolls the table to its top
             table.value = rows
 

@@ -136,12 +136,26 @@ def test_the_last_site_leaves_an_empty_map_that_says_what_to_do(empty):
     assert empty.cluster.cluster is None
     empty.drawing.mode = "select"
     assert empty.drawing.hint.startswith("Nothing is drawn yet")
-    assert (empty.cluster.device_rows(), empty.cluster.summary, empty.drawing.about_selected) == ({}, "", "")
+    assert (len(empty.cluster.device_rows()), empty.cluster.summary, empty.drawing.about_selected) == (0, "", "")
     empty.plan.start()
     assert complaints(empty)[-1].startswith("cluster: draw one")
     empty.drawing.copy_selected()
     empty.cluster.editor.undo()
     assert names(empty) == ["Frankfurt"]
+
+
+def test_the_device_table_keeps_its_columns_whatever_is_drawn(app):
+    """A browser's table that is still being built fails on new columns."""
+    kinds = app.cluster.device_rows().dtypes.to_dict()
+    app.drawing.begin_empty()
+    assert app.cluster.device_rows().dtypes.to_dict() == kinds
+    tap(app, 8.7, 50.1)
+    assert app.cluster.device_rows().dtypes.to_dict() == kinds
+    assert list(app.cluster.device_rows()["bandwidth out"]) == ["–"]
+    tap(app, 139.7, 35.7)
+    rows = app.cluster.device_rows()
+    assert rows.dtypes.to_dict() == kinds
+    assert "–" not in set(rows["bandwidth out"])
 
 
 TAP = {name: [value] for name, value in Gesture("tap", "Ohio", "", 1.0, 2.0, True, 3.0)._asdict().items()}
