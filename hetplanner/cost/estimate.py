@@ -24,6 +24,7 @@ from hetplanner.cost.reduction import reduce_seconds
 from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, CostTables
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.estimate import DeviceEstimate, DtfmCost, Estimate
+from hetplanner.plan.groupings import Groupings
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reducers.groups import reduction_groups
@@ -95,7 +96,7 @@ def estimate_plan(plan: Plan, *, durations: Durations | None = None, model: Cost
         devices=_device_estimates(plan, busy, model),
         bottleneck=find_bottleneck(plan, arrays, times),
         dtfm=dtfm_cost(plan),
-        notes=(*_trained_notes(plan), *_quality_notes(plan)),
+        notes=(*_trained_notes(plan), *_group_notes(plan.problem), *_quality_notes(plan)),
     )
 
 
@@ -253,6 +254,11 @@ def _trained_notes(plan: Plan) -> tuple[str, ...]:
         return ()
     sizes = [short_bytes(GRADIENT_ELEMENT_BYTES * n) for n in (workload.graph.num_trained, workload.base_params)]
     return (f"{text}: gradients to reduce between replicas are {sizes[0]} instead of {sizes[1]}",)
+
+
+def _group_notes(problem: Problem) -> tuple[str, ...]:
+    text = Groupings(problem).left_out_text
+    return (text,) if text else ()
 
 
 def _quality_notes(plan: Plan) -> tuple[str, ...]:

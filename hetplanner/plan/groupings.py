@@ -66,6 +66,22 @@ class Groupings:
             )
         return tuple(option or (ALONE,) for option in options)
 
+    @cached_property
+    def left_out_text(self) -> str:
+        """'not searched: groups of 8: 4 heads are no multiple of 8; use 4': allowed degrees that no plan can have."""
+        workload, wanted = self.problem.workload, self.problem.constraints
+        most = max((count for make in self.makes for _, count in make), default=0)
+        found = []
+        for degree in sorted(set(wanted.tensor) - {1}):
+            if degree > most:
+                found.append(f"groups of {degree}: no host has {degree} usable devices of one kind")
+                continue
+            for sharding in dict.fromkeys(wanted.sharding):
+                words = "" if sharding == "tensor" else f" by {SHARDING_WORDS[sharding]}"
+                reason = why_not(workload, degree, sharding)
+                found += [f"groups of {degree}{words}: {reason}"] if reason else []
+        return f"not searched: {'; '.join(found)}" if found else ""
+
     @property
     def count(self) -> int:
         """How many groupings there are."""

@@ -152,6 +152,17 @@ def test_degrees_that_do_not_work_are_named_with_those_that_do(workload, tensor,
         Groupings(problem(workload=workload, tensor=tensor)).alike()
 
 
+def test_a_plan_says_which_allowed_degrees_were_not_searched() -> None:
+    asked = problem(tensor=(1, 4, 8), sharding=("tensor", "zero3"), workload=preset("gpt2", micro_batch=2))
+    plan = make_planner("evolution").solve(asked, seed=1, budget=Budget(evaluations=500)).plan
+    assert plan.estimate is not None
+    assert plan.estimate.notes[0] == (
+        "not searched: groups of 4 by ZeRO 3: 2 samples of a micro-batch cannot be divided by 4; use 2, or"
+        " micro-batches of a multiple of 4; groups of 8: no host has 8 usable devices of one kind"
+    )
+    assert Groupings(problem(tensor=(1, 2))).left_out_text == ""
+
+
 def test_a_search_over_degrees_is_no_worse_than_any_degree_and_its_bound_holds() -> None:
     budget = Budget(evaluations=20_000)
     found = make_planner("evolution").solve(problem(MIXED, tensor=(1, 2, 4)), seed=1, budget=budget)
