@@ -110,8 +110,6 @@ def swarm_data(result: SearchResult, plan: ElasticPlan, out: Path | None) -> dic
 
 def print_elastic(plan: ElasticPlan) -> None:
     """An elastic plan and what a steady-state step of it costs."""
-    from hetplanner.plan.groupings import Groupings
-
     estimate, workload = plan.estimate, plan.problem.workload
     assert estimate is not None
     console.print(
@@ -138,12 +136,5 @@ def print_elastic(plan: ElasticPlan) -> None:
     )
     console.print(price_text(estimate, workload.token_word))
     console.print(f"bottleneck: {estimate.bottleneck.text}")
-    left_out = Groupings(plan.problem).left_out_text
-    if left_out:
-        console.print(left_out)
-    codecs = (("activations", plan.activation_codec), ("gradients", plan.gradient_codec))
-    lossy = [f"{codec} for {what}" for what, codec in (*codecs, ("averaging", plan.averaging_codec)) if codec.is_lossy]
-    lossy += ["delayed updates"] if plan.delayed_updates else []
-    lossy += ["local steps"] if plan.is_local else []
-    if lossy:
-        console.print(f"quality not modelled: {', '.join(lossy)}; the steps that this may cost are not in the estimate")
+    for note in estimate.notes:
+        console.print(note)

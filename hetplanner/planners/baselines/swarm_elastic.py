@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from hetplanner.codecs.spec import CODEC_NAMES, Codec, CodecName
 from hetplanner.cost.check import check_plan
 from hetplanner.cost.elastic.steady_state import steady_state_plan
-from hetplanner.cost.estimate import CostModel, estimate_plan
+from hetplanner.cost.elastic.swarm_rules import estimate_swarm
+from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.elastic.model import STATELESS_CODECS, ElasticPlan, ElasticStage
 from hetplanner.plan.elastic.settings import WiringSettings
 from hetplanner.planners.choices.codec import FED_BACK, NEARLY_BEST, WORTH_A_CODEC, rough_objective
@@ -55,7 +56,7 @@ def elastic_plan(model: CostModel, members: list[IntArray], cut: tuple[int, ...]
     plan = _with_codec(_with_codec(plan, model, "messages"), model, "averaging")
     check_plan(steady_state_plan(plan, model), model.tables)
     plan = _with_slots(plan, model)
-    return plan.replace(estimate=estimate_plan(steady_state_plan(plan, model), model=model))
+    return plan.replace(estimate=estimate_swarm(plan, steady_state_plan(plan, model), model))
 
 
 def _with_codec(plan: ElasticPlan, model: CostModel, traffic: Traffic) -> ElasticPlan:

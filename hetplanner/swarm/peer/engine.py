@@ -1,7 +1,8 @@
 """The torch half of a peer: one stage's chunk, what is under way, and contributions until a commit.
 
 All methods run on one thread, the peer's own, in the order in which its machine wanted them. A token's gradient is kept
-by itself until the step is committed, so that exactly those that the journal names are folded.
+by itself until the step is committed, so that exactly those that the journal names are folded. Until then it is in the
+host's memory: a device has no room for all of a step.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from hetplanner.codecs.torch_dense import TensorCodec
 from hetplanner.elastic.protocol.identity import Stamp, Token, Version
 from hetplanner.elastic.protocol.peer_events import CallKey, FoldDone
 from hetplanner.errors import InvalidInput
+from hetplanner.runtime.comm.wire import CPU
 from hetplanner.runtime.model.build import Batch, StageModel
 from hetplanner.runtime.model.precision import boundary_codec
 from hetplanner.runtime.model.pretrained import load_pretrained
@@ -257,7 +259,7 @@ class StageEngine:
         own = self.model.flat_grad
         is_finite = self._all_agree(all(bool(torch.isfinite(t).all()) for t in (own, back) if t is not None))
         if is_finite and token is not None:
-            self._contributions[token] = (own.clone(), call.loss_sum or 0.0)
+            self._contributions[token] = (own.to(CPU, copy=True), call.loss_sum or 0.0)
         own.zero_()
         if not is_finite:
             return None
@@ -311,7 +313,7 @@ class StageEngine:
         total = Sum(torch.zeros_like(self.model.flat_grad), 0, 0.0)
         for token in sorted(tokens):
             gradient, loss_sum = self._contributions[token]
-            total.gradient.add_(gradient)
+            total.gradient.add_(gradient.to(self.device))
             total.count += 1
             total.loss_sum += loss_sum
         return total

@@ -8,16 +8,21 @@ import torch
 from safetensors.torch import save_file
 
 from hetplanner.codecs.spec import Codec
+from hetplanner.cost.elastic.steady_state import steady_state_plan
+from hetplanner.cost.elastic.swarm_rules import checked_swarm
 from hetplanner.elastic.coordinator.decisions import Booted, Committed
 from hetplanner.elastic.protocol.identity import Stamp, Version
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.plan.files.stage_checkpoints import check_checkpoint, checkpoint_path
+from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.train.data import open_batches
 from hetplanner.swarm.decision_file import DecisionFile
 from hetplanner.swarm.peer.engine import StageEngine
 from hetplanner.swarm.peer.state import load_checkpoint, receive_state, save_checkpoint
 from hetplanner.swarm.peer.tensor_checks import check_finite
 from hetplanner.swarm.spec import read_spec
+from hetplanner.units import short_bytes
+from tests.support.plans.factories import swarm_plan
 from tests.support.processes.own_loop import finish
 from tests.support.swarms.swarm_runs import (
     engines_of,
@@ -276,3 +281,15 @@ def test_an_emulated_peer_is_as_slow_as_in_the_stage_that_it_serves_now(monkeypa
     assert StageEngine(spec, CPU, (3.0,)).speeds == (3.0, 3.0, 3.0)
     with pytest.raises(InvalidInput, match="one for each of 3 stages, got 2"):
         StageEngine(spec, CPU, (1.0, 2.0))
+
+
+@pytest.mark.parametrize("cuts", [(), (3,)], ids=["tied in one stage", "two stages"])
+def test_a_plan_says_how_much_host_memory_the_gradients_of_a_step_take(cuts):
+    plan = swarm_plan((2, 3)[: 1 + len(cuts)], cuts)
+    routes = steady_state_plan(plan).routes
+    kept = []
+    for s, stage in enumerate(plan.stages):
+        model = StageModel(plan.problem.workload, stage.first_op, stage.end_op, 0, CPU)
+        for r in range(len(stage.peers)):
+            kept.append(model.flat_grad.nbytes * sum(way.micro_batches for way in routes if way.replicas[s] == r))
+    assert f"take up to {short_bytes(max(kept))} of host memory" in checked_swarm(plan).estimate.notes[-1]
