@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
+from scipy.optimize import OptimizeResult, least_squares
 
 FloatArray = NDArray[np.float64]
 
@@ -24,6 +24,10 @@ UNTOLD = 0.25
 TIE = 0.3
 # Information, in units of the prior's.
 UNTOUCHED = 1e-6
+# A fit ends when an iteration lowers the cost by less than this share: measurements have a noise of percents.
+LEAST_GAIN = 1e-6
+# Of a parameter, for slopes: as in SciPy.
+STEP = float(np.sqrt(np.finfo(np.float64).eps))
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ def fit_least_squares(
     bounds: tuple[FloatArray | float, FloatArray | float] = (-np.inf, np.inf),
     starts: Sequence[FloatArray] = (),
     loss: Literal["soft_l1", "linear"] = "soft_l1",
+    takes_many: bool = False,
 ) -> Solution:
     """Minimises the weighted logarithms of predicted over measured.
 
@@ -62,6 +67,8 @@ def fit_least_squares(
         bounds: of the parameters; 0 must lie inside.
         starts: where the search begins beside 0, no change; the best of all ends is taken, of equal ones the first.
         loss: soft_l1 is pulled less by measurements far off; linear lies between measurements that disagree.
+        takes_many: whether `log_ratio` also takes many parameters at once (rows), and gives a row for each: slopes
+            by all parameters then take one call.
 
     Returns:
         The solution. Errors are standard errors by the curvature: the noise that is seen (at least a tenth of the
@@ -79,9 +86,22 @@ def fit_least_squares(
     def residuals(x: FloatArray) -> FloatArray:
         return np.concatenate((weights * log_ratio(x) / noise, prior @ x))
 
+    def slopes(x: FloatArray) -> FloatArray:
+        step = STEP * np.maximum(1.0, np.abs(x))
+        rows = (log_ratio(x + np.diag(step)) - log_ratio(x)) / step[:, None]
+        return np.concatenate((weights[..., None] * rows.T / noise, prior))
+
     begun = [np.zeros(size), *(np.clip(start, *bounds) for start in starts)]
-    ends = [least_squares(residuals, start, bounds=bounds, loss=loss, x_scale=1.0) for start in begun]
-    found = min(ends, key=lambda end: float(end.cost))
+    how = slopes if takes_many else "2-point"
+    ends = [
+        least_squares(residuals, start, how, bounds=bounds, loss=loss, x_scale=1.0, ftol=LEAST_GAIN) for start in begun
+    ]
+    return _solution(min(ends, key=lambda end: float(end.cost)), prior)
+
+
+def _solution(found: OptimizeResult, prior: FloatArray) -> Solution:
+    """Where a fit ended, with standard errors: see `fit_least_squares`."""
+    size = prior.shape[1]
     count = len(found.fun) - len(prior)
     measured_J = found.jac[:count]
     spread = float(np.clip(np.sqrt(np.sum(found.fun[:count] ** 2) / max(count - size, 1)), 0.1, 10.0))

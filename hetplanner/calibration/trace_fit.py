@@ -27,7 +27,7 @@ from hetplanner.cluster.model import TransferCost
 from hetplanner.cost.durations import durations_of
 from hetplanner.cost.estimate import CostModel
 from hetplanner.cost.links import LinkTable
-from hetplanner.cost.reduction import reduce_seconds
+from hetplanner.cost.reduction import reduce_seconds_by_links
 from hetplanner.cost.tables import CostTables
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
@@ -95,7 +95,7 @@ def calibrate_trace(trace: Trace, plan: Plan, *, when: str | None = None) -> Cal
         after = simulate(fitted_plan(plan, calibration), steps=_trace_steps(plan), schedule=schedule)
         simulated = observe_trace(after, plan).reduce
         modelled = _reduction_seconds(plan, durations, table)
-        wanted = {g: seen.reduce[g].seconds * modelled[g] / simulated[g].seconds for g in reduce_s}
+        wanted = {g: seen.reduce[g].seconds * float(modelled[g]) / simulated[g].seconds for g in reduce_s}
         settled = all(abs(wanted[g] / reduce_s[g] - 1.0) < SETTLED for g in reduce_s)
         reduce_s = wanted
         if settled:
@@ -206,20 +206,20 @@ def fit_links(
     size, latencies = (np.array([item[part] for item in moved], dtype=np.float64) for part in (2, 3))
 
     def scaled(x: FloatArray) -> LinkTable:
-        latency, seconds = latency_L.copy(), 1.0 / bandwidth_L
-        latency[rules] *= np.exp(x[: len(rules)])
-        seconds[rules] *= np.exp(-x[len(rules) :])
+        latency, seconds = (np.tile(values_L, (*x.shape[:-1], 1)) for values_L in (latency_L, 1.0 / bandwidth_L))
+        latency[..., rules] *= np.exp(x[..., : len(rules)])
+        seconds[..., rules] *= np.exp(-x[..., len(rules) :])
         return model.links.with_rules(latency, seconds)
 
     def log_ratio(x: FloatArray) -> FloatArray:
         links = scaled(x)
         took = latencies * links.latency_s(source, target) + size * links.seconds_per_byte(source, target)
         reduced = _reduction_seconds(plan, durations, links) if reduce_s else []
-        predicted = np.concatenate((took, [reduced[group] for group in reduce_s]))
+        predicted = np.concatenate((took, *(reduced[group][..., None] for group in reduce_s)), axis=-1)
         return np.asarray(np.log(np.maximum(predicted, 1e-12) / measured))
 
     ties = _both_ways(plan, rules)
-    found = fit_least_squares(log_ratio, 2 * len(rules), weights=weights, ties=ties)
+    found = fit_least_squares(log_ratio, 2 * len(rules), weights=weights, ties=ties, takes_many=True)
     touched = {i % len(rules) for i, told in enumerate(found.touched) if told}
     touched |= {j % len(rules) for pair in ties if {i % len(rules) for i in pair} & touched for j in pair}
     counts = {rule: sum(s.count for a, b, _, _, s in moved if rule_DD[a, b] == rule) for rule in rules}
@@ -242,11 +242,11 @@ def _both_ways(plan: Plan, rules: list[int]) -> list[tuple[int, int]]:
     return [(i + part, j + part) for i, j in pairs if i < j for part in (0, len(rules))]
 
 
-def _reduction_seconds(plan: Plan, durations: Durations, links: LinkTable) -> list[float]:
-    """Modelled seconds of every reduction group."""
-    own_S, tied = reduce_seconds(plan, durations, links)
+def _reduction_seconds(plan: Plan, durations: Durations, links: LinkTable) -> list[FloatArray]:
+    """Modelled seconds of every reduction group; of many link tables with their axis."""
+    own_S, tied = reduce_seconds_by_links(plan, durations, links)
     rest = iter(tied)
-    return [next(rest)[0] if group.tied else float(own_S[group.stages[0]]) for group in reduction_groups(plan)]
+    return [np.asarray(next(rest)[0] if g.tied else own_S[..., g.stages[0]]) for g in reduction_groups(plan)]
 
 
 def _reducing_rules(plan: Plan, groups: Iterable[int]) -> set[int]:

@@ -63,12 +63,16 @@ class LinkTable:
         )
 
     def with_rules(self, latency_s_L: FloatArray, seconds_per_byte_L: FloatArray) -> LinkTable:
-        """The same hosts with other numbers for every rule of `Cluster.links`; NICs stay ceilings."""
+        """The same hosts with other numbers for every rule of `Cluster.links`; NICs stay ceilings.
+
+        With an axis in front these are many tables: `latency_s` and `seconds_per_byte` have the axis, too.
+        """
         table = replace(self)
         # In place of the cached properties.
-        table.__dict__["_latency_s_of_rule"] = np.append(latency_s_L, [0.0, NO_LINK_S])
-        table.__dict__["_seconds_per_byte_of_rule"] = np.append(seconds_per_byte_L, [0.0, NO_LINK_S_PER_BYTE])
-        table.__dict__["latency_s_DD"] = table._latency_s_of_rule[self.cluster.link_index_DD]
+        table.__dict__["_latency_s_of_rule"] = _with_last(latency_s_L, NO_LINK_S)
+        table.__dict__["_seconds_per_byte_of_rule"] = _with_last(seconds_per_byte_L, NO_LINK_S_PER_BYTE)
+        if latency_s_L.ndim == 1:
+            table.__dict__["latency_s_DD"] = table._latency_s_of_rule[self.cluster.link_index_DD]
         return table
 
     @cached_property
@@ -85,11 +89,11 @@ class LinkTable:
 
     def latency_s(self, source: IntArray, target: IntArray) -> FloatArray:
         """One-way latency of some pairs of devices."""
-        return np.asarray(self._latency_s_of_rule[self.cluster.link_index_DD[source, target]])
+        return np.asarray(self._latency_s_of_rule[..., self.cluster.link_index_DD[source, target]])
 
     def seconds_per_byte(self, source: IntArray, target: IntArray) -> FloatArray:
         """Inverse bandwidth of some pairs of devices."""
-        seconds = self._seconds_per_byte_of_rule[self.cluster.link_index_DD[source, target]]
+        seconds = self._seconds_per_byte_of_rule[..., self.cluster.link_index_DD[source, target]]
         return self._under_nics(seconds, source, target)
 
     def _under_nics(self, seconds: FloatArray, source: IntArray, target: IntArray) -> FloatArray:
@@ -109,6 +113,11 @@ class LinkTable:
     @cached_property
     def _seconds_per_byte_of_rule(self) -> FloatArray:
         return np.array([*(1.0 / k.bandwidth for k in self.cluster.links), 0.0, NO_LINK_S_PER_BYTE])
+
+    @property
+    def many(self) -> tuple[int, ...]:
+        """Shape of the axis in front where these are many tables: see `with_rules`."""
+        return self._seconds_per_byte_of_rule.shape[:-1]
 
     @property
     def has_nics(self) -> bool:
@@ -132,6 +141,12 @@ class LinkTable:
     def egress_usd(self, source: IntArray, target: IntArray, num_bytes: FloatArray) -> float:
         """Dollars for bytes between sites, as far as their prices are known."""
         return float(np.sum(num_bytes * np.nan_to_num(self.egress_usd_per_byte(source, target))))
+
+
+def _with_last(values_L: FloatArray, nowhere: float) -> FloatArray:
+    """Numbers of rules, with those of the diagonal and of no link behind them."""
+    last = np.broadcast_to([0.0, nowhere], (*values_L.shape[:-1], 2))
+    return np.concatenate((values_L, last), axis=-1)
 
 
 def _inverse(rates: list[float | None]) -> FloatArray:

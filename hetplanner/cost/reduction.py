@@ -53,20 +53,20 @@ class _Flows:
         bytes_F = phase.count_F.astype(np.float64) * group.wire_bytes(phase.num_elements)
         return _Flows(phase, device_M[phase.sender_F], device_M[phase.receiver_F], bytes_F)
 
-    def link_seconds(self, links: LinkTable) -> float:
-        """The slowest way through the rounds, NICs aside."""
+    def link_seconds(self, links: LinkTable) -> FloatArray:
+        """The slowest way through the rounds, NICs aside; one number, or with the axis that `links` have."""
         latency_F = links.latency_s(self.source_F, self.target_F)
         wire_F = self.bytes_F * links.seconds_per_byte(self.source_F, self.target_F)
         if self.phase.rounds == 1:
-            return float((latency_F + wire_F).max(initial=0.0))
+            return np.asarray((latency_F + wire_F).max(axis=-1, initial=0.0))
         sender_F, receiver_F = self.phase.sender_F, self.phase.receiver_F
-        ready_M = np.zeros(int(max(sender_F.max(), receiver_F.max())) + 1)
-        served_F = np.zeros(len(sender_F))
+        ready_M = np.zeros((*wire_F.shape[:-1], int(max(sender_F.max(), receiver_F.max())) + 1))
+        served_F = np.zeros_like(wire_F)
         for _ in range(self.phase.rounds):
-            served_F = np.maximum(served_F, ready_M[sender_F]) + wire_F
+            served_F = np.maximum(served_F, ready_M[..., sender_F]) + wire_F
             ready_M = np.zeros_like(ready_M)
-            np.maximum.at(ready_M, receiver_F, served_F + latency_F)
-        return float(ready_M.max())
+            np.maximum.at(ready_M.T, receiver_F, (served_F + latency_F).T)
+        return np.asarray(ready_M.max(axis=-1))
 
 
 def reduce_seconds(
@@ -75,17 +75,25 @@ def reduce_seconds(
     """Seconds to reduce each stage's own gradients, and ``(seconds, stages)`` of the groups of weights tied across
     stages, in their order. Of stages whose weights are averaged in fragments: of the largest.
     """
+    reduce_s_S, tied = reduce_seconds_by_links(plan, durations, links)
+    return reduce_s_S, tuple((float(seconds), stages) for seconds, stages in tied)
+
+
+def reduce_seconds_by_links(
+    plan: Plan, durations: Durations, links: LinkTable
+) -> tuple[FloatArray, tuple[tuple[FloatArray, tuple[int, ...]], ...]]:
+    """:func:`reduce_seconds` by many link tables at once (`LinkTable.with_rules`), whose axis is in front of all."""
     groups = reduction_groups(plan)
     # Tied weights follow when their stages are through, so the two kinds do not share the NICs.
     tied_groups = [g for g in groups if g.tied]
     # The last fragment is the largest.
     stage_groups = [g for g in groups if not g.tied and g.fragment == plan.fragments - 1]
-    reduce_s_S = np.zeros(len(plan.stages))
+    reduce_s_S = np.zeros((*links.many, len(plan.stages)))
     for at_once in _turns(plan, stage_groups):
         for group, seconds in zip(at_once, _network_seconds(plan, at_once, links), strict=True):
             adding_s = float(durations.reduce_s_N[list(group.ranks)].max()) / plan.fragments
-            reduce_s_S[group.stages[0]] += seconds + (adding_s if group.part != "all-gather" else 0.0)
-    tied: list[tuple[float, tuple[int, ...]]] = []
+            reduce_s_S[..., group.stages[0]] += seconds + (adding_s if group.part != "all-gather" else 0.0)
+    tied: list[tuple[FloatArray, tuple[int, ...]]] = []
     for at_once in _copies_of_one(tied_groups):
         found = _network_seconds(plan, at_once, links)
         tied += [(seconds, group.stages) for group, seconds in zip(at_once, found, strict=True)]
@@ -125,13 +133,13 @@ def reduction_bytes(plan: Plan) -> tuple[IntArray, IntArray, FloatArray]:
     return source, target, size
 
 
-def _network_seconds(plan: Plan, groups: list[ReductionGroup], links: LinkTable) -> list[float]:
+def _network_seconds(plan: Plan, groups: list[ReductionGroup], links: LinkTable) -> list[FloatArray]:
     """Seconds of each of several groups that reduce at once, phase by phase."""
     device_N = np.array([plan.problem.cluster.device_index(d) for d in plan.ranks])
     host_N = links.host_D[device_N]
-    seconds = [0.0] * len(groups)
+    seconds = [np.zeros(links.many) for _ in groups]
     before: tuple[Phase | None, ...] = ()
-    took: dict[int, float] = {}
+    took: dict[int, FloatArray] = {}
     for phases in zip_longest(*(group.phases for group in groups)):
         # What is sent back the way it came takes as long.
         if len(before) != len(phases) or any(one is not two for one, two in zip(before, phases, strict=True)):
@@ -142,12 +150,12 @@ def _network_seconds(plan: Plan, groups: list[ReductionGroup], links: LinkTable)
             }
             nic_H = _nic_load(list(flows.values()), links)
             took = {
-                g: max(flow.link_seconds(links), float(nic_H[host_N[list(groups[g].ranks)]].max()))
+                g: np.maximum(flow.link_seconds(links), nic_H[host_N[list(groups[g].ranks)]].max())
                 for g, flow in flows.items()
             }
             before = phases
         for g, longest_s in took.items():
-            seconds[g] += longest_s
+            seconds[g] = seconds[g] + longest_s
     return seconds
 
 

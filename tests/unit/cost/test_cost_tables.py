@@ -5,11 +5,13 @@ from hetplanner.cluster.catalog import resolve_device
 from hetplanner.cost.capacity import Capacity
 from hetplanner.cost.durations import durations_of
 from hetplanner.cost.links import LinkTable
-from hetplanner.cost.reduction import reduce_seconds, reduction_bytes
+from hetplanner.cost.reduction import reduce_seconds, reduce_seconds_by_links, reduction_bytes
 from hetplanner.cost.tables import CostTables
 from hetplanner.plan.problem import Problem
+from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.workload.optimizers import OPTIMIZERS
 from tests.support.plans.factories import chain_plan, small_cluster, tiny_workload
+from tests.support.plans.random_plans import random_plan
 
 
 def tables(**workload):
@@ -82,6 +84,20 @@ def test_one_reduction_by_hand():
     assert reduced[0] == pytest.approx(2 * (0.010 + shard / (50e6 / 8)) + adding, rel=1e-6)
     assert tied == ()
     assert reduction_bytes(plan)[2].sum() == pytest.approx(4 * shard, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_many_link_tables_at_once_are_each_by_itself(seed):
+    plan = random_plan(seed, nics=seed % 2 == 0)
+    plan = plan.replace(reducer=REDUCER_NAMES[seed % len(REDUCER_NAMES)])
+    rng, links, durations = np.random.default_rng(seed), LinkTable.of(plan.problem.cluster), durations_of(plan)
+    count = len(plan.problem.cluster.links)
+    latency_RL, seconds_RL = rng.uniform(1e-4, 1e-1, (5, count)), rng.uniform(1e-9, 1e-6, (5, count))
+    together, tied = reduce_seconds_by_links(plan, durations, links.with_rules(latency_RL, seconds_RL))
+    for row, rules in enumerate(zip(latency_RL, seconds_RL, strict=True)):
+        alone, alone_tied = reduce_seconds(plan, durations, links.with_rules(*rules))
+        assert np.array_equal(together[row], alone)
+        assert [(float(seconds[row]), stages) for seconds, stages in tied] == list(alone_tied)
 
 
 def test_a_nic_is_a_ceiling_and_is_shared():
