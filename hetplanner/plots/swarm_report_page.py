@@ -4,7 +4,7 @@ import time
 
 from bokeh.plotting import figure
 
-from hetplanner.cost.elastic.swarm_costs import expected_speeds
+from hetplanner.cost.elastic.swarm_costs import expected_speeds, group_names
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plots.data.swarms.swarm_wiring import speed_text
 from hetplanner.plots.html_page import html_page, html_table
@@ -119,7 +119,7 @@ def _life(plan: ElasticPlan, status: RunStatus, history: SwarmHistory) -> list[s
         return [note("The coordinator has reported no peer.")]
     now_s = None if status.is_over else time.time()
     life, peers = SwarmLife(height=420), StagePeers()
-    life.update(history, now_s)
+    life.update(history, now_s, group_names(plan))
     peers.update(history, len(plan.stages), now_s)
     return [life.figure, "<h2>Peers of every stage over time</h2>", peers.figure]
 
@@ -130,7 +130,7 @@ def _work(plan: ElasticPlan, history: SwarmHistory, found: SwarmReport) -> list[
     rows = [
         [
             f"stage {p.stage}",
-            p.peer,
+            p.name,
             p.end,
             "–" if p.micro_batches is None else str(p.micro_batches),
             "–" if p.share is None else f"{p.share:.1%}",
@@ -146,7 +146,7 @@ def _work(plan: ElasticPlan, history: SwarmHistory, found: SwarmReport) -> list[
     if not flow.peers:
         return [table]
     wiring = SwarmWiring()
-    wiring.update(flow, len(plan.stages), None, expected_speeds(plan))
+    wiring.update(flow, len(plan.stages), None, expected_speeds(plan), group_names(plan))
     steps = f"Which way micro-batches went in steps {flow.first_step} to {flow.last_step}; the table is of all steps."
     return [table, note(steps), wiring.figure]
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from hetplanner.cost.elastic.swarm_costs import expected_speeds
+from hetplanner.cost.elastic.swarm_costs import expected_speeds, group_names
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.trace import Trace
@@ -70,6 +70,7 @@ class RunDetail:
         swarm: None for a run of a static plan.
         flow: of a swarm's last steps.
         expected: micro-batches per second of a swarm's peers by stage, as the cost model has them.
+        names: of a swarm's peers that are groups, see `group_names`.
     """
 
     trace: Trace
@@ -83,6 +84,7 @@ class RunDetail:
     swarm: SwarmHistory | None = None
     flow: SwarmFlow = NO_FLOW
     expected: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 class RunWatch:
@@ -157,6 +159,7 @@ class RunWatch:
             swarm=self._history if self._expected is not None else None,
             flow=self._history.flow(),
             expected=self._expected or {},
+            names=group_names(plan) if isinstance(plan := reader.any_plan, ElasticPlan) else {},
         )
 
     @cached_property

@@ -38,7 +38,7 @@ def _print_peers(found: SwarmReport) -> None:
         rates = ("–" if rate is None else f"{rate:.3g}/s" for rate in (peer.speed, peer.expected))
         done = "–" if peer.micro_batches is None else str(peer.micro_batches)
         share = "–" if peer.share is None else f"{peer.share:.1%}"
-        rows.add_row(str(peer.stage), peer.peer, peer.end, done, share, *rates, short_seconds(peer.served_s))
+        rows.add_row(str(peer.stage), peer.name, peer.end, done, share, *rates, short_seconds(peer.served_s))
     if found.peers:
         console.print(rows)
     if len(found.peers) > SHOWN_PEERS:

@@ -52,6 +52,12 @@ def expected_speeds(plan: ElasticPlan) -> dict[str, tuple[float, ...]]:
     return {peer: tuple(map(float, speeds)) for peer, speeds in zip(plan.peers, speed_PS, strict=True)}
 
 
+def group_names(plan: ElasticPlan) -> dict[str, str]:
+    """Of peers that are groups, by first device: 'h0-0(×4)', as plans name them."""
+    problem = plan.problem
+    return {peer: problem.worker_name(peer) for peer in plan.peers if problem.degree_of(peer) > 1}
+
+
 def _download_seconds(plan: ElasticPlan, model: CostModel, rows_P: np.ndarray) -> float:
     if len(rows_P) < 2:
         return 0.0

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hetplanner.cost.elastic.steady_state import steady_state_plan
-from hetplanner.cost.elastic.swarm_costs import expected_speeds
+from hetplanner.cost.elastic.swarm_costs import expected_speeds, group_names
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.elastic.model import ElasticPlan
@@ -40,6 +40,7 @@ class PeerReport:
     """A peer at one stage; who moved is there once for each.
 
     Attributes:
+        name: the peer's; of a group as plans name it.
         micro_batches: whose gradients it contributed; None: the coordinator did not tell.
         share: of its stage's micro-batches.
         speed: measured, in micro-batches per second of its own work.
@@ -49,6 +50,7 @@ class PeerReport:
     """
 
     peer: str
+    name: str
     stage: int
     micro_batches: int | None
     share: float | None
@@ -165,12 +167,13 @@ def _peers(plan: ElasticPlan, history: SwarmHistory) -> Iterable[PeerReport]:
     of_stage: dict[int, int] = defaultdict(int)
     for done in work.values():
         of_stage[done.stage] += done.micro_batches
-    expected, ends = expected_speeds(plan), _ends(history)
+    expected, names, ends = expected_speeds(plan), group_names(plan), _ends(history)
     for stage, peer in sorted({*work, *served_s}):
         part = work.get((stage, peer))
         speeds = expected.get(peer, ())
         yield PeerReport(
             peer=peer,
+            name=names.get(peer, peer),
             stage=stage,
             micro_batches=part.micro_batches if part else None,
             share=part.micro_batches / of_stage[stage] if part and of_stage[stage] else None,

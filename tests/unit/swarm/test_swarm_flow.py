@@ -6,19 +6,22 @@ from types import SimpleNamespace
 import pytest
 
 from hetplanner import plots
+from hetplanner.cost.elastic.swarm_costs import group_names
 from hetplanner.elastic.coordinator.decisions import Committed
 from hetplanner.elastic.coordinator.step_work import step_work
 from hetplanner.elastic.protocol.identity import Member, Replica, Stamp, Token, Version, View
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files.plan_files import save_plan
+from hetplanner.plan.groups import WorkerGroup
 from hetplanner.plots.data.swarms.swarm_wiring import LEAST_PX, LINE_PX, MOST_PEERS, MOST_PX
-from hetplanner.plots.live import SwarmWiring
+from hetplanner.plots.live import SwarmLife, SwarmWiring
 from hetplanner.plots.theme import line_colour
 from hetplanner.runs.reading.swarm_flow import NO_FLOW, PeerWork, StepParts, flow_over
 from hetplanner.runs.reading.swarm_history import EVENTS_FILE, KEPT_STEPS, SwarmHistory
 from hetplanner.swarm.event_log import MAX_TOLD_PAIRS, MAX_TOLD_PEERS, EventLog
 from hetplanner.ui.run.views.swarm import flow_text, peer_table
 from tests.support.plans.factories import small_cluster, swarm_plan
+from tests.support.plans.grouped import hosts
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -243,7 +246,7 @@ def test_the_table_of_peers_has_measured_speeds_beside_the_expected_and_who_want
         tmp_path, *(replica | {"peer": p, "stage": s} for p, s in (("a", 0), (HOSTILE, 1))), FIRST,
         {"time_s": 101.0, "kind": "draining", "peer": "a", "stage": 0},
     )  # fmt: skip
-    detail = SimpleNamespace(swarm=history, flow=history.flow(), expected={"a": (2.5, 1.0)})
+    detail = SimpleNamespace(swarm=history, flow=history.flow(), expected={"a": (2.5, 1.0)}, names={})
     table = peer_table(detail, False, emulated=True)
     assert HOSTILE not in table
     row = next(part for part in table.split("<tr") if ">a<" in part)
@@ -253,6 +256,28 @@ def test_the_table_of_peers_has_measured_speeds_beside_the_expected_and_who_want
     assert "not slowed" not in table
     assert "not slowed" in peer_table(detail, False, emulated=False)
     assert "no peer is left" in peer_table(detail, True, emulated=True)
+    detail.names = {"a": "a(×2)"}
+    assert ">a(×2)<" in peer_table(detail, False, emulated=True)
+
+
+def test_peers_that_are_groups_are_named_as_plans_name_them(tmp_path):
+    replica = {"incarnation": [1, 1], "time_s": 99.0, "kind": "serving"}
+    history = history_of(tmp_path, *(replica | {"peer": p, "stage": s} for p, s in (("a", 0), ("b", 1))), FIRST)
+    wiring, life, names = SwarmWiring(), SwarmLife(), {"a": "a(×2)"}
+    wiring.update(history.flow(), 2, None, None, names)
+    assert wiring.node_source.data["peer"][0] == "a(×2)"
+    assert wiring.node_source.data["label"][0].startswith("a(×2) ")
+    assert wiring.line_source.data["pair"][0] == "a(×2) → b"
+    life.update(history, 100.0, names)
+    assert set(life.figure.yaxis[0].major_label_overrides.values()) == {"the swarm", "a(×2)", "b"}
+
+
+def test_a_plan_names_its_groups():
+    plan = swarm_plan((2, 1), (3,), cluster=hosts(("T4", 2), ("T4", 1)))
+    assert group_names(plan) == {}
+    problem = plan.problem.replace(groups=(WorkerGroup(devices=("h0-0", "h0-1")),))
+    stages = tuple(s.replace(peers=(p,)) for s, p in zip(plan.stages, ("h0-0", "h1-0"), strict=True))
+    assert group_names(plan.replace(problem=problem, stages=stages)) == {"h0-0": "h0-0(×2)"}
 
 
 @pytest.mark.parametrize(

@@ -327,7 +327,7 @@ def test_a_stage_without_peers_stands_out_while_the_run_goes_on(tmp_path):
     save_plan(swarm_plan([1, 1], [4]), tmp_path / "plan.json")
     write_events(tmp_path, BOOT, peer_event(101.0, "serving", "a", 1))
     history = SwarmHistory(tmp_path).read_all()
-    detail = SimpleNamespace(swarm=history, flow=history.flow(), expected={})
+    detail = SimpleNamespace(swarm=history, flow=history.flow(), expected={}, names={})
     row = next(part for part in stage_table(detail, 2, False).split("<tr") if "stage 0" in part)
     assert "font-weight:600" in row.split(">")[0]
     assert "no peer serves" in stage_table(detail, 2, True)

@@ -91,6 +91,7 @@ def node_columns(
     spots: Mapping[int, tuple[float, float]],
     present: Collection[tuple[str, int]] | None = None,
     expected: Mapping[str, Sequence[float]] | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> Columns:
     """A node for every drawn peer.
 
@@ -99,27 +100,33 @@ def node_columns(
         spots: of `node_spots`.
         present: (peer, stage) pairs present now; other peers are pale. None: all peers are present.
         expected: by peer, micro-batches per second in each stage.
+        names: by peer, where it is shown by another name.
     """
     columns: Columns = {name: [] for name in NODE_NAMES}
     for place, (x, y) in spots.items():
         peer = flow.peers[place]
+        name = (names or {}).get(peer.peer, peer.peer)
         share, is_here = flow.share(place), present is None or (peer.peer, peer.stage) in present
         row = (
-            x, y, _size(share), line_colour(peer.stage), 1.0 if is_here else GONE_ALPHA, _label(peer, share), peer.peer,
+            x, y, _size(share), line_colour(peer.stage), 1.0 if is_here else GONE_ALPHA,
+            _label(peer, name, share), name,
             f"stage {peer.stage}" + ("" if is_here else ", not there now"), speed_text(peer.speed),
             speed_text(expected_speed(expected or {}, peer)),
             f"{peer.micro_batches} contributed, {share:.0%} of its stage",
         )  # fmt: skip
-        for name, value in zip(NODE_NAMES, row, strict=True):
-            columns[name].append(value)
+        for column, value in zip(NODE_NAMES, row, strict=True):
+            columns[column].append(value)
     return columns
 
 
 def line_columns(
-    flow: SwarmFlow, spots: Mapping[int, tuple[float, float]], trainers: Mapping[str, tuple[float, float]]
+    flow: SwarmFlow,
+    spots: Mapping[int, tuple[float, float]],
+    trainers: Mapping[str, tuple[float, float]],
+    names: Mapping[str, str] | None = None,
 ) -> Columns:
     """A line for every pair of drawn peers, and of trainer and peer; the widest first so that it covers none."""
-    sent, ways = sent_by(flow), []
+    sent, known, ways = sent_by(flow), names or {}, []
     for (a, b), count in sorted(flow.pairs.items(), reverse=True):
         if count and a in spots and b in spots:
             sender = flow.peers[a]
@@ -132,7 +139,8 @@ def line_columns(
     smooth = CURVE * CURVE * (3 - 2 * CURVE)
     columns: Columns = {name: [] for name in LINE_NAMES}
     for count, all_of_it, (x0, y0), (x1, y1), colour, sender_name, b in ways:
-        share, words = count / all_of_it if all_of_it else 0.0, f"{sender_name} → {flow.peers[b].peer}"
+        share = count / all_of_it if all_of_it else 0.0
+        words = " → ".join(known.get(end, end) for end in (sender_name, flow.peers[b].peer))
         curve = x0 + CURVE * (x1 - x0), y0 + smooth * (y1 - y0)
         row = (*curve, max(0.8, LINE_PX * count / most), colour, words, str(count), f"{share:.0%}")
         for name, value in zip(LINE_NAMES, row, strict=True):
@@ -153,5 +161,5 @@ def speed_text(speed: float | None) -> str:
     return f"{speed:,.0f}/s" if speed >= 1000 else f"{speed:.3g}/s"
 
 
-def _label(peer: PeerWork, share: float) -> str:
-    return f"{peer.peer[:18]}  {speed_text(peer.speed)}  {share:.0%}"
+def _label(peer: PeerWork, name: str, share: float) -> str:
+    return f"{name[:18]}  {speed_text(peer.speed)}  {share:.0%}"

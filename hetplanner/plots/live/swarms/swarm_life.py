@@ -1,5 +1,7 @@
 """The life of a swarm: who served which stage when, joins, deaths and moves as marks, and the commits above."""
 
+from collections.abc import Mapping
+
 from bokeh.models import GlyphRenderer, HoverTool, LegendItem, Range1d
 
 from hetplanner.plots.data.search.grid import shortened
@@ -89,15 +91,18 @@ class SwarmLife(LiveFigure):
         for strokes in (self._commits, self._commit_key):
             strokes.glyph.line_color = self.look.text
 
-    def update(self, history: SwarmHistory | None, now_s: float | None = None) -> None:
+    def update(
+        self, history: SwarmHistory | None, now_s: float | None = None, names: Mapping[str, str] | None = None
+    ) -> None:
         """Shows a swarm as far as its history was polled; None empties the figure.
 
         Args:
             history: of the run.
             now_s: unix time until which stays that go on are drawn; None: the last event's.
+            names: by peer, where it is shown by another name.
         """
         rows = shown_peers(history) if history is not None else []
-        self._label_rows(rows)
+        self._label_rows([(names or {}).get(peer, peer) for peer in rows])
         for kind, item in self._kinds.items():
             item.visible = history is not None and kind in history.counts
         if history is None or history.first_s is None:

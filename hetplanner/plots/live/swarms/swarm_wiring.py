@@ -69,6 +69,7 @@ class SwarmWiring(LiveFigure):
         num_stages: int = 0,
         present: Collection[tuple[str, int]] | None = None,
         expected: Mapping[str, Sequence[float]] | None = None,
+        names: Mapping[str, str] | None = None,
     ) -> None:
         """Shows what went which way in some steps; None empties the figure.
 
@@ -77,6 +78,7 @@ class SwarmWiring(LiveFigure):
             num_stages: of the plan.
             present: (peer, stage) pairs present now; other peers are pale. None: all peers are present.
             expected: by peer of the plan, micro-batches per second in each stage.
+            names: by peer, where it is shown by another name.
         """
         if flow is None or not flow.peers:
             for source in (self.line_source, self.node_source, self.label_source):
@@ -84,8 +86,8 @@ class SwarmWiring(LiveFigure):
             self._say("comes with the first committed step")
             return
         spots, trainers = node_spots(flow, shown_nodes(flow)), trainer_spots(flow)
-        put(self.line_source, line_columns(flow, spots, trainers))
-        peers, senders = node_columns(flow, spots, present, expected), trainer_columns(flow, trainers)
+        put(self.line_source, line_columns(flow, spots, trainers, names))
+        peers, senders = node_columns(flow, spots, present, expected, names), trainer_columns(flow, trainers)
         nodes = {name: [*peers[name], *senders[name]] for name in NODE_NAMES}
         put(self.node_source, nodes)
         stages = max(num_stages, *(peer.stage + 1 for peer in flow.peers))

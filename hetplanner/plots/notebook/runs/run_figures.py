@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bokeh.plotting import figure
 
-from hetplanner.cost.elastic.swarm_costs import expected_speeds
+from hetplanner.cost.elastic.swarm_costs import expected_speeds, group_names
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plots.live import HostLoads, HostTraffic, Lifelines, RunMemory, SwarmLife, SwarmWiring, TrafficMap
@@ -67,7 +67,9 @@ def swarm_life(run: RunReader | str | os.PathLike[str]) -> figure:
         InvalidInput: no coordinator has written there.
     """
     live = SwarmLife()
-    live.update(_history_of(run)[1])
+    folder, history = _history_of(run)
+    plan = _elastic_plan(run, folder)
+    live.update(history, None, group_names(plan) if plan else None)
     return shown(live)
 
 
@@ -85,12 +87,19 @@ def swarm_flow(run: RunReader | str | os.PathLike[str], last: int = 20) -> figur
     flow = history.flow(last)
     if not flow.peers:
         raise InvalidInput(f"{folder.name}: tells of no step what its peers did; runs of older versions do not")
+    plan, live = _elastic_plan(run, folder), SwarmWiring()
+    if plan is None:
+        live.update(flow)
+    else:
+        live.update(flow, len(plan.stages), None, expected_speeds(plan), group_names(plan))
+    return shown(live)
+
+
+def _elastic_plan(run: RunReader | str | os.PathLike[str], folder: Path) -> ElasticPlan | None:
+    """The plan of a swarm's run; None for a bare folder of a coordinator."""
     reader = run if isinstance(run, RunReader) else RunReader(folder)
     plan = reader.any_plan if reader.directory.plan_file.exists() else None
-    elastic = plan if isinstance(plan, ElasticPlan) else None
-    live = SwarmWiring()
-    live.update(flow, len(elastic.stages) if elastic else 0, None, expected_speeds(elastic) if elastic else None)
-    return shown(live)
+    return plan if isinstance(plan, ElasticPlan) else None
 
 
 def _history_of(run: RunReader | str | os.PathLike[str]) -> tuple[Path, SwarmHistory]:

@@ -75,9 +75,9 @@ class Swarm(Section):
                 set_html(pane, note("comes with the first peers" if detail is None else "none of a swarm"))
             return
         num_stages = len(reader.any_plan.stages)
-        self.life.update(history, None if status.is_over else time.time())
+        self.life.update(history, None if status.is_over else time.time(), detail.names)
         present = None if status.is_over else {(stay.peer, stay.stage) for stay in history.now.values()}
-        self.wiring.update(detail.flow, num_stages, present, detail.expected)
+        self.wiring.update(detail.flow, num_stages, present, detail.expected, detail.names)
         self.steps.set(flow_text(detail.flow))
         self.totals.set(totals_text(history))
         set_html(self.stages, stage_table(detail, num_stages, status.is_over))
@@ -169,7 +169,8 @@ def stage_table(detail: RunDetail, num_stages: int, is_over: bool) -> str:
         expected = [speed for peer in serving if (speed := _expected(detail, peer, s)) is not None]
         rates = [speed_text(sum(rate) if rate else None) for rate in (measured, expected)]
         counts = [str(len(serving)), str(len(joining))]
-        rows.append([f"stage {s}", _names(serving), _names(joining), *counts, *rates, changed])
+        shown = [_names([detail.names.get(peer, peer) for peer in each]) for each in (serving, joining)]
+        rows.append([f"stage {s}", *shown, *counts, *rates, changed])
     head = ["", "serving", "joining or waiting", "serve", "join", "measured", "by the plan", "last change"]
     return html_table(head, rows, numbers=5, bad=[row[3] == "0" for row in rows], height=420)
 
@@ -186,8 +187,8 @@ def peer_table(detail: RunDetail, is_over: bool, *, emulated: bool) -> str:
         work = flow.peers[i] if i is not None else PeerWork(stay.peer, stay.stage, 0, 0.0)
         share = f"{flow.share(i):.0%}" if i is not None else "–"
         rates = [speed_text(speed) for speed in (work.speed, _expected(detail, stay.peer, stay.stage))]
-        state = _state(stay, history)
-        rows.append([f"stage {stay.stage}", stay.peer[:80], state, *rates, share, str(work.micro_batches)])
+        name, state = detail.names.get(stay.peer, stay.peer)[:80], _state(stay, history)
+        rows.append([f"stage {stay.stage}", name, state, *rates, share, str(work.micro_batches)])
     head = ["", "peer", "", "measured", "by the plan", "of its stage", "micro-batches"]
     words = MEASURED + ("." if emulated else NOT_EMULATED)
     return html_table(head, rows, numbers=4, height=420) + note(words)
