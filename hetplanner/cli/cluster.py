@@ -234,7 +234,7 @@ def gpus(as_json: AsJson = False) -> None:
     console.print("a device of another kind states its own peak, memory and memory_bandwidth in the cluster file")
 
 
-Text = Annotated[Path, typer.Argument(help="A file with what the tool printed.")]
+Text = Annotated[Path, typer.Argument(help="A file with the output of the tool.")]
 Out = Annotated[Path, typer.Option("-o", "--out", help="Write the cluster file here; may be the same.")]
 
 

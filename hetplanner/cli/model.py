@@ -54,7 +54,7 @@ Optimizer = Annotated[
     str | None,
     typer.Option(
         "--optimizer",
-        help=f"What trains the model, by what it keeps in memory: {', '.join(OPTIMIZERS)}; default adamw.",
+        help=f"The optimizer; its states count in the memory: {', '.join(OPTIMIZERS)}; default adamw.",
     ),
 ]
 AdapterOption = Annotated[
@@ -79,7 +79,7 @@ MaskToken = Annotated[
     typer.Option(
         "--mask-token",
         metavar="ID",
-        help="What hides a token from a bidirectional model; default: as its tokenizer.json beside the config has it.",
+        help="The mask token of a bidirectional model; default: that of the tokenizer.json beside the config.",
     ),
 ]
 LearnsPairs = Annotated[
@@ -99,7 +99,7 @@ CapturedAdapters = Annotated[
     typer.Option(
         "--adapters",
         metavar="RANK[:ALPHA[:TARGET,...]]",
-        help="Put low-rank adapters (LoRA) beside linear layers, by PEFT, and freeze all else. Without targets PEFT's.",
+        help="Add low-rank adapters (LoRA, by PEFT) to linear layers and freeze all else. Default targets: PEFT's.",
     ),
 ]
 Freeze = Annotated[
@@ -162,7 +162,7 @@ def capture_progress() -> "OnProgress":
 
 def say_kept() -> None:
     """Tells on stderr that nothing was captured now."""
-    notices.print("kept from an earlier capture (workload capture --fresh makes it anew)")
+    notices.print("kept from an earlier capture (workload capture --fresh captures again)")
 
 
 @app.command()
@@ -253,10 +253,10 @@ def tokenize(
     out: Annotated[Path, typer.Option("--out", "-o", help="New folder for the ids, to be given as --data.")],
     column: Annotated[str | None, typer.Option("--column", help="Of a table: the column of texts (text).")] = None,
     prompt_column: Annotated[
-        str | None, typer.Option("--prompt-column", help="Of a table of instructions: what is given.")
+        str | None, typer.Option("--prompt-column", help="Column of the prompt in a table of instructions.")
     ] = None,
     answer_column: Annotated[
-        str | None, typer.Option("--answer-column", help="What is to be learnt; the prompt is not.")
+        str | None, typer.Option("--answer-column", help="Column of the answer. Training learns the answer alone.")
     ] = None,
     messages_column: Annotated[
         str | None,
@@ -372,9 +372,9 @@ def _refuse_of_config(
     if mask_token is not None:
         raise InvalidInput("--mask-token: belongs to a config, not to --model-code")
     if pairs:
-        raise InvalidInput("--pairs: belongs to a config; a factory of your own says what its module learns")
+        raise InvalidInput("--pairs: is for configs; the factory of --model-code decides what its module learns")
     if fresh:
-        raise InvalidInput("--fresh: belongs to a config; what --model-code names is captured every time")
+        raise InvalidInput("--fresh: is for configs; a model of --model-code is captured every time")
     if seq_len is not None:
         raise InvalidInput("--seq-len: must come from the factory's example inputs; change them there")
     if adapters is not None:

@@ -67,7 +67,7 @@ def probe(
                 run_kept(session, record, devices_of, kept, all_pairs=all_pairs, tell=tell)
             except RunError as error:  # Ctrl-C ends the ssh of a host, too
                 if not stopped():
-                    raise RunError(f"{error}; {kept} has what was measured, --resume goes on") from None
+                    raise RunError(f"{error}; {kept} holds the measurements; --resume continues") from None
             is_whole = not stopped()
     finally:
         session.close()
@@ -75,7 +75,7 @@ def probe(
     save_cluster(probed_cluster(cluster, record, when_text(record)), out)
     _print(cluster, record, out, as_json)
     if not is_whole:
-        notices.print(f"interrupted; {out} has what was measured, and the same command with --resume goes on")
+        notices.print(f"interrupted; {out} holds the measurements; the same command with --resume continues")
         raise KeyboardInterrupt
 
 

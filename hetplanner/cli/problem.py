@@ -38,7 +38,7 @@ Loader = Callable[[], "Problem"]
 Objective = Annotated[str, typer.Option(help="step-time, cost (tokens per dollar) or dtfm.")]
 Stages = Annotated[int | None, typer.Option(help="Pipeline stages; free if not given.")]
 Replicas = Annotated[int | None, typer.Option(help="Replicas of every stage; free if not given.")]
-Codecs = Annotated[str, typer.Option(help=f"What may travel, comma-separated: {','.join(ALLOWED_CODECS)}.")]
+Codecs = Annotated[str, typer.Option(help=f"Allowed codecs, comma-separated: {','.join(ALLOWED_CODECS)}.")]
 MaxRatio = Annotated[float, typer.Option(help="Greatest compression by topk or adatopk: dense bytes over bytes sent.")]
 Reducers = Annotated[
     str,

@@ -46,7 +46,7 @@ def profile(
         typer.Option(help="Of a processor, and of each device that shares its layers; all cores if not given.", min=1),
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(help="What clusters call the device; what the catalog calls it if not given.")
+        str | None, typer.Option(help="Name of the device in cluster files; default: its name in the catalog.")
     ] = None,
     imported: Annotated[
         list[Path] | None,
@@ -87,7 +87,7 @@ def profile(
         save_profile(found, out)
     _tell(found, out, as_json=as_json)
     if not is_whole:
-        notices.print("interrupted; what was measured whole is kept")
+        notices.print("interrupted; complete measurements are kept")
         raise KeyboardInterrupt
 
 
@@ -103,7 +103,7 @@ def _numbers(text: str | None, option: str) -> tuple[int, ...]:
 def _refuse(measuring: dict[str, Any]) -> None:
     """Refuses options of a measurement where nothing is measured. Raises InvalidInput."""
     if measuring.pop("device") != "auto" or any(given is not None for given in measuring.values()):
-        raise InvalidInput("--import: reads what is there; leave --micro-batch, --tensor, --device and --threads out")
+        raise InvalidInput("--import: measures nothing; leave --micro-batch, --tensor, --device and --threads out")
 
 
 def _measured(

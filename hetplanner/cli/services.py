@@ -21,7 +21,7 @@ def dashboard(
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 5006,
     show: Annotated[bool, typer.Option(help="Open a browser.")] = False,
     host: Annotated[
-        str, typer.Option(help="Address to listen on. 0.0.0.0 lets others in, who see nothing without the token.")
+        str, typer.Option(help="Address to listen on. 0.0.0.0 accepts other machines; they need the token.")
     ] = "127.0.0.1",
 ) -> None:
     """Serve the dashboard on the loopback interface; prints a link that opens it once, with the right to launch."""

@@ -118,10 +118,12 @@ def _of_one(
         if facts.hetplanner != own_version
         else "",
         "" if facts.torch else f"{host.python} has no torch; install it there",
-        f"its address {host.address} is none of its own ({facts.address_error}); correct address in the hosts file"
+        f"its address {host.address} is not assigned to this host ({facts.address_error});"
+        " correct address in the hosts file"
         if facts.address_error
         else "",
-        f"the store cannot listen at {host.address} ({facts.port_error}); end what does, or give another port"
+        f"the store cannot listen at {host.address} ({facts.port_error});"
+        " end the process that uses it, or give another port"
         if facts.port_error
         else "",
         f"data: {facts.data_error}; copy it there" if facts.data_error else "",
@@ -210,8 +212,8 @@ def _checkpoints(plan: AnyPlan, config: TrainConfig, known: Sequence[tuple[Found
     if (old := other_plan(Path(config.resume), plan)) is not None:
         if _hold_a_checkpoint(old, known):
             return []
-        why = "no checkpoint of the run to go on from has a part of every stage on these hosts"
-        return [(known[0][0].host.name, f"{why}; add a host that has the rest, or begin anew, without --resume")]
+        why = "no checkpoint of the run has a part of every stage on these hosts"
+        return [(known[0][0].host.name, f"{why}; add a host that has the rest, or start again without --resume")]
     # Of a group its first process writes.
     written = [{rank for rank in each.host.ranks if rank < len(plan.ranks)} for each, _ in known]
     whole = [
@@ -221,7 +223,7 @@ def _checkpoints(plan: AnyPlan, config: TrainConfig, known: Sequence[tuple[Found
     if set.intersection(*whole):
         return []
     bare = next((each.host.name for (each, _), steps in zip(known, whole, strict=True) if not steps), None)
-    text = "has no checkpoint of the run to go on from that all hosts have; begin anew, without --resume"
+    text = "has no checkpoint of the run that all hosts have; start again without --resume"
     return [(bare or known[0][0].host.name, text)]
 
 
@@ -231,7 +233,7 @@ def _checkpoints_of_swarm(
     lead, names = known[0][0].host.name, [name for _, facts in known for name in facts.stage_files]
     steps = steps_of_names(names, len(plan.stages))
     if not steps:
-        text = "no checkpoint of the run to go on from has every stage on these hosts; begin anew, without --resume"
+        text = "no checkpoint of the run has every stage on these hosts; start again without --resume"
         return [(lead, text)]
     if steps[0] >= config.steps:
         return [(lead, f"the run has done {steps[0]} steps, so {config.steps} leave nothing to do; give more steps")]

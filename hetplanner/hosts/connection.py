@@ -66,7 +66,7 @@ class Connection:
         try:
             self._writer.write({"do": do, **header}, body)
         except (OSError, ValueError):
-            raise Unreachable("the connection is gone") from None
+            raise Unreachable("the connection is lost") from None
 
     def ask(self, do: str, body: bytes = b"", **header: Any) -> dict[str, Any]:
         """Asks for something and waits for the answer. Raises Unreachable, Unfit (the host refuses it)."""

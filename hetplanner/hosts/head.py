@@ -337,7 +337,9 @@ def host_warnings(run: HostRun, lost_s: float) -> list[str]:
     """Sentences about a host that the run goes on without, or that holds it up."""
     texts = [f"host {run.host.name}: {text}" for text in (run.state.warnings if run.state else ())]
     if run.started and run.returns and (run.is_gone or run.unheard_s() > QUIET_S):
-        texts.append(f"host {run.host.name}: the swarm goes on without its peers, and with them when it is back")
+        texts.append(
+            f"host {run.host.name}: the swarm continues without its peers and takes them back when the host returns"
+        )
     elif run.started and not run.done and run.unheard_s() > QUIET_S:
         texts.append(
             f"host {run.host.name} has not been heard of for more than {QUIET_S:g} s; its ranks may go on, and after"
@@ -351,7 +353,7 @@ def host_warnings(run: HostRun, lost_s: float) -> list[str]:
 
 def _stopped_without(runs: Sequence[HostRun]) -> Outcome:
     away = [run.host.name for run in runs if not run.done and run.started]
-    words = f"stopped; {', '.join(away)} did not answer, and ends what runs there by itself within a minute"
+    words = f"stopped; {', '.join(away)} did not answer; its processes end within a minute"
     return Outcome(RunError.exit_code, words)
 
 

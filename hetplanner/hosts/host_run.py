@@ -53,7 +53,7 @@ class HostRun:
         order: header and body that start it.
         mirror: takes its files.
         patience_s: how long an unreachable host is waited for before the start.
-        returns: when its processes are gone it is started again, as soon as it can be reached.
+        returns: when its processes have ended it is started again, as soon as it can be reached.
 
     Attributes:
         found: what the host said; None: it is still being asked.
@@ -280,7 +280,7 @@ class HostRun:
             self.said = str(header.get("said", ""))[:500]
             self.lives = bool(header.get("lives"))  # after the state: a run that has ended is not lost
             if self.returns and self.is_gone and not (self.state is not None and self.state.ended):
-                raise Unreachable("its processes are gone")
+                raise Unreachable("its processes have ended")
         elif header.get("done"):
             self.done = True
             raise Unreachable("all is here")

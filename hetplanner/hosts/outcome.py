@@ -78,12 +78,12 @@ def _why_gone(run: HostRun, lost_after_s: float) -> str | None:
         return None
     if run.unheard_s() > lost_after_s:
         return (
-            f"host {name} is lost: nothing was heard of it for {short_seconds(lost_after_s)}; all others are ended, and"
+            f"host {name} is lost: it did not answer for {short_seconds(lost_after_s)}; all others are ended, and"
             " it ends what runs there by itself"
         )
     if not run.lives and not (run.state is not None and run.state.ended):
         why = f"it said: {run.said}" if run.said else "the machine was restarted, or it was killed"
-        return f"host {name}: its node process is gone; {why}"
+        return f"host {name}: its node process has ended; {why}"
     return None
 
 

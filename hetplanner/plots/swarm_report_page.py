@@ -24,7 +24,7 @@ WORDS = {
     "move": "moves", "trainer lost": "trainers lost", "restart": "coordinators restarted", "cut": "links cut",
     "set back": "set back to a checkpoint", "work lost": "rounds short of work", "garbage": "garbage",
     "restarted": "processes started again", "not restarted": "processes lost for good", "preempted": "preempted",
-    "trouble": "troubles",
+    "trouble": "problems",
 }  # fmt: skip
 PHASE_WORDS = {
     "prepare": "all say what they hold",

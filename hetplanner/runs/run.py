@@ -149,7 +149,7 @@ def as_it_is(status: RunStatus) -> RunStatus:
     if status.is_over or waits or is_same_process(status.pid, status.pid_created_unix_s):
         return status
     words = (
-        "lost: its processes are gone and no agent saw them end; if restarts are left, the next agent starts it again"
+        "lost: its processes have ended and no agent saw it; if restarts are left, the next agent starts it again"
         " (`hetplanner agent`)"
     )
     return status.replace(state="failed", message=words)

@@ -172,7 +172,7 @@ class Driver:
 
     async def on_state(self, request: bytes) -> AsyncIterator[bytes]:
         """See Service."""
-        raise InvalidInput("state: there is none here")
+        raise InvalidInput("state: this process has none")
         yield b""
 
     async def on_query(self, request: bytes) -> bytes:

@@ -50,7 +50,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         one.add_argument("--certificates", type=Path, help="folder made by `hetplanner peer certificates`")
         one.add_argument("--host", default="127.0.0.1", help="by which the others reach this process")
         one.add_argument("--port", type=int, default=0)
-        one.add_argument("--log", type=Path, help="file for what is told; standard error without it")
+        one.add_argument("--log", type=Path, help="log file; default: standard error")
         one.add_argument("--tied", action="store_true", help="end when the parent process ends")
         one.add_argument("--seed", type=int, help="of ties and names")
         one.add_argument("--heartbeat", type=int, help="place in the file of heartbeats that the environment names")
@@ -66,8 +66,8 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
                 "--speed", type=_speeds, help="micro-batches per second to emulate by waiting; A,B,C: in every stage"
             )
             one.add_argument("--links", type=Path, help="folder of a rehearsal whose links are emulated")
-            one.add_argument("--at", help="device of the rehearsal's cluster that this peer stands for")
-            one.add_argument("--device", default="cpu", help="what computes: cpu, cuda, cuda:N, or auto")
+            one.add_argument("--at", help="device of the rehearsal's cluster that this peer emulates")
+            one.add_argument("--device", default="cpu", help="device: cpu, cuda, cuda:N, or auto")
             one.add_argument("--turn", type=int, default=0, help="number of its first device on its host")
             one.add_argument("--degree", type=int, default=1, choices=DEGREES, help="devices that are this peer")
             one.add_argument("--sharding", default="tensor", choices=SHARDINGS, help="what they divide")
@@ -242,7 +242,7 @@ async def _ask_spec(address: str, credentials: Credentials | None, proxy: str) -
     except Lost as lost:
         own = "; a run on this machine has a network of its own: hetplanner peer join RUN"
         hint = own if is_loopback(address.rpartition(":")[0]) else ""
-        raise InvalidInput(f"coordinator: cannot be asked what is trained: {lost}{hint}") from None
+        raise InvalidInput(f"coordinator: cannot be reached to learn the model: {lost}{hint}") from None
     finally:
         asking.cancel()
         await driver.endpoint.close()

@@ -184,8 +184,8 @@ def _announcement(link: str, token: str | None) -> str:
 
 def _warning(host: str, port: int) -> str:
     return (
-        f"warning: {host}:{port} is reached by other machines, and HTTP is not encrypted: who reads along can do what"
-        " you can, training on this machine included.\n"
+        f"warning: {host}:{port} accepts other machines, and HTTP is not encrypted: an eavesdropper can do all that"
+        " you can, including training on this machine.\n"
         f"         Safer: leave out --host and use `ssh -L {port}:localhost:{port} {socket.gethostname()}`.\n\n"
     )
 

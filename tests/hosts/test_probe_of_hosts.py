@@ -85,7 +85,7 @@ def test_an_interrupted_probe_keeps_what_it_has_and_goes_on(make_bed: Callable[.
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=HANG_S)[1]
     assert process.returncode == 130, said
-    assert "with --resume goes on" in said
+    assert "with --resume continues" in said
     first = json.loads(kept.read_text())["links"]
     assert 0 < len(first) < 12
     assert load_cluster(lab.out).name == "test-bed"
@@ -119,7 +119,7 @@ def test_hosts_that_cannot_be_measured_are_told_at_once(make_bed: Callable[..., 
     began_s = time.monotonic()
     done = lab.probe()
     assert done.returncode == 2, done.stdout
-    assert "[b] its address 10.77.0.99 is none of its own" in done.stderr
+    assert "[b] its address 10.77.0.99 is not assigned to this host" in done.stderr
     assert "[c] cannot be reached" in done.stderr
     assert time.monotonic() - began_s < HANG_S
     assert not lab.out.exists()

@@ -108,7 +108,7 @@ def test_processes_are_killed_and_a_host_goes_and_returns_and_no_work_is_lost_or
     lab.bed.kill_host("c")
     until(lambda: "c-0" not in peers_of(run), lambda: lab.words(run))
     goes_on(lab, run)
-    words = "host c: the swarm goes on without its peers, and with them when it is back"
+    words = "host c: the swarm continues without its peers and takes them back when the host returns"
     until(lambda: words in run.status().degraded, lambda: lab.words(run))
     lab.bed.boot_host("c")
     until(lambda: "c-0" in peers_of(run), lambda: lab.words(run))
@@ -239,7 +239,7 @@ def test_peers_leave_are_killed_and_come_back_when_asked_and_the_run_goes_on_lat
     [
         (("--emulate-links",), "hosts have links of their own"),
         (("--resume", "last"), "no such run"),
-        (("--replan", "--max-restarts", "1"), "a swarm goes on without a host by itself"),
+        (("--replan", "--max-restarts", "1"), "a swarm continues without a lost host"),
     ],
 )
 def test_what_a_swarm_over_hosts_cannot_do_is_refused_before_anything_starts(lab, more, words):

@@ -33,7 +33,7 @@ Rebalancing = Annotated[
     str | None, typer.Option(help="How peers of mode elastic change stages: throughput, queue or none.")
 ]
 DelayedUpdates = Annotated[
-    bool, typer.Option("--delayed-updates", help="Mode elastic: optimizers work beside the next step's passes.")
+    bool, typer.Option("--delayed-updates", help="Mode elastic: the optimizer's update overlaps with the next step.")
 ]
 LocalSteps = Annotated[
     int, typer.Option(help="Mode elastic: steps that peers take by themselves before they average.", min=1)
@@ -47,7 +47,7 @@ Evaluations = Annotated[int | None, typer.Option(help="Plans to score instead of
 Seed = Annotated[int, typer.Option(help="Of every random choice.", min=0)]
 TighterBound = Annotated[
     float | None,
-    typer.Option(help="Seconds for a slower, higher lower bound, in a process beside the search (objective dtfm)."),
+    typer.Option(help="Seconds for a tighter lower bound, computed in a second process (objective dtfm)."),
 ]
 Out = Annotated[Path | None, typer.Option("-o", "--out", help="Write the plan file here.")]
 Report = Annotated[

@@ -26,7 +26,7 @@ def join(
     ] = None,
     host: Annotated[str, typer.Option(help="By which the other peers reach this machine.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="To listen on; 0: a free one.")] = 0,
-    device: Annotated[str, typer.Option(help="What computes: cpu, cuda (the first GPU), cuda:N, or auto.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device: cpu, cuda (the first GPU), cuda:N, or auto.")] = "cpu",
     tensor: Annotated[
         int, typer.Option(help="Devices of this machine that are the peer together, from --device on: 1, 2, 4 or 8.")
     ] = 1,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SHOWN_EXPERTS = 16
 """Of an op."""
-app = typer.Typer(no_args_is_help=True, help="Look at runs, stop them or their peers, sample from what they trained.")
+app = typer.Typer(no_args_is_help=True, help="List, inspect and stop runs and their peers; sample from trained models.")
 
 PeerName = Annotated[str, typer.Argument(metavar="PEER", help="Id of a peer, as the run's Swarm section lists them.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, part of it, 'last', or its directory.")]
@@ -28,7 +28,7 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, part of
 
 @app.command("list")
 def list_runs(
-    text: Annotated[str, typer.Option(help="Only runs whose id, name, notes or tags hold this.")] = "",
+    text: Annotated[str, typer.Option(help="Only runs whose id, name, notes or tags contain this.")] = "",
     tag: Annotated[str, typer.Option(help="Only runs with this tag.")] = "",
     state: Annotated[str, typer.Option(help="Only runs in this state, such as running or failed.")] = "",
     as_json: AsJson = False,
@@ -81,9 +81,9 @@ def _step_text(measured_s: float | None, predicted_s: float | None) -> str:
 @app.command()
 def label(
     run: RunName,
-    name: Annotated[str | None, typer.Option(help="A name for lists and legends; '' takes it away.")] = None,
-    notes: Annotated[str | None, typer.Option(help="What one wants to remember; '' takes them away.")] = None,
-    tags: Annotated[str | None, typer.Option(help="Tags, parted by commas; '' takes them away.")] = None,
+    name: Annotated[str | None, typer.Option(help="A name for lists and legends; '' removes it.")] = None,
+    notes: Annotated[str | None, typer.Option(help="Notes on the run; '' removes them.")] = None,
+    tags: Annotated[str | None, typer.Option(help="Tags, comma-separated; '' removes them.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Give a run a name, notes and tags; without an option, show them."""
@@ -301,7 +301,7 @@ def _report_swarm(reader: Run, not_told: Mapping[str, Path | None], html: Path |
 
     for option, path in not_told.items():
         if path is not None:
-            raise InvalidInput(f"{option}: peers of a swarm tell no spans, so there is none of {reader.id}; remove it")
+            raise InvalidInput(f"{option}: needs spans, and a swarm ({reader.id}) records none; remove the option")
     found = report_swarm(reader, reader.id)
     if html is not None:
         write_text(html, swarm_report_page(reader, found))

@@ -245,7 +245,7 @@ def _planned_without(
     from hetplanner.runs.run import open_run
 
     if not isinstance(plan, Plan):
-        raise InvalidInput("without: a swarm goes on without a host by itself; remove the option")
+        raise InvalidInput("without: a swarm continues without a lost host; remove the option")
     planner, limit = make_planner("evolution"), budget_of(budget or "5s", None)
     earlier = open_run(resume).plan if resume is not None else None
     found = plan_without_hosts(plan, hosts, earlier, lambda p, start: solve(planner, p, seed, limit, start).plan)
@@ -263,7 +263,7 @@ def _resumed(plan: AnyPlan, config: TrainConfig, name: str, given: set[str]) -> 
 
     for setting, option in (("init_from", "--init-from"), ("adapter", "--adapter")):
         if setting in given:
-            raise InvalidInput(f"{setting}: a resumed run goes on from its checkpoint; leave out {option} or --resume")
+            raise InvalidInput(f"{setting}: a resumed run has its own weights; leave out {option} or --resume")
     earlier = open_run(name)
     typed = {field: getattr(config, field) for field in type(config).model_fields if field in given}
     found = earlier.config.replace(**(typed | {"resume": str(earlier.path)}))

@@ -32,7 +32,7 @@ Data = Annotated[
 ]
 EvalData = Annotated[
     str | None,
-    typer.Option(help="What to evaluate on, like --data, and whole; default: the validation split of --data."),
+    typer.Option(help="Evaluation data, as for --data, used whole; default: the validation split of --data."),
 ]
 EvalEvery = Annotated[
     int | None, typer.Option(help="Steps between evaluations; there is one after the last step anyway.")
@@ -47,7 +47,7 @@ LrSchedule = Annotated[
 LrFloor = Annotated[float, typer.Option(help="Share of the learning rate left at the last step.")]
 LrFromZero = Annotated[
     bool,
-    typer.Option("--lr-from-zero", help="The rates of transformers.get_scheduler, whose first step of a warm-up is 0."),
+    typer.Option("--lr-from-zero", help="Warm up from 0, as transformers.get_scheduler does."),
 ]
 WeightDecay = Annotated[float, typer.Option(help="Of matrices; norms and biases do not decay.")]
 Betas = Annotated[tuple[float, float], typer.Option(help="How slowly AdamW's two moments change.")]
@@ -62,7 +62,10 @@ CheckpointsMaxAge = Annotated[
     str | None, typer.Option(metavar="TIME", help="Remove older ones, such as 12h, but for the last.")
 ]
 CheckpointsAsync = Annotated[
-    bool, typer.Option("--checkpoints-async", help="Write them beside the steps, from a copy of the state in memory.")
+    bool,
+    typer.Option(
+        "--checkpoints-async", help="Write checkpoints in the background, from a copy of the state in memory."
+    ),
 ]
 CopyTo = Annotated[
     str | None,
@@ -84,11 +87,13 @@ AdapterFolder = Annotated[
 ]
 Resume = Annotated[
     str | None,
-    typer.Option(metavar="RUN", help="Go on from this run's last checkpoint; what is not given is as it was there."),
+    typer.Option(
+        metavar="RUN", help="Continue from this run's last checkpoint. Options that are not given keep their values."
+    ),
 ]
 Without = Annotated[
     list[str] | None,
-    typer.Option(metavar="HOST", help="A host of the plan that is gone: the plan is made anew for the others."),
+    typer.Option(metavar="HOST", help="A lost host of the plan. The others get a new plan."),
 ]
 Budget = Annotated[str | None, typer.Option(help="Time for that search, such as 10s; default: 5s.")]
 MaxRestarts = Annotated[
@@ -106,7 +111,7 @@ Replan = Annotated[
     ),
 ]
 DeltaCacheBytes = Annotated[
-    int, typer.Option(help="What each end of a boundary may remember of samples, where its codec has delta.")
+    int, typer.Option(help="Memory for earlier samples at each end of a boundary, where its codec has delta.")
 ]
 Detach = Annotated[bool, typer.Option("--detach", help="Return as soon as the run is submitted.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run, and start nothing.")]

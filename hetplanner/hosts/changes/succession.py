@@ -82,7 +82,7 @@ class Succession:
             except Unreachable:
                 raise
             except (HetplannerError, OSError) as error:  # the run goes on without it
-                log.warning("host %s: what it has of %s does not come: %s", host, run_dir.name, error)
+                log.warning("host %s: its files of %s cannot be fetched: %s", host, run_dir.name, error)
 
     def close(self) -> None:
         """Looks no more."""

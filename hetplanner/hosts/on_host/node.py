@@ -253,7 +253,7 @@ def _check_port(address: str, port: int, wait_s: float) -> None:
     deadline_s = time.monotonic() + wait_s
     while why := why_not_bound(address, port):
         if time.monotonic() >= deadline_s:
-            raise RunError(f"port {port} of {address}: {why}; end what listens there")
+            raise RunError(f"port {port} of {address}: {why}; end the process that listens there")
         time.sleep(0.05)
 
 

@@ -107,7 +107,7 @@ def check_record(record: Record, cluster: Cluster, place: str) -> None:
     if set(record.hosts) != hosts:
         raise InvalidInput(
             f"{place}: holds measurements of {record.cluster} with {len(record.hosts)} hosts, not of {cluster.name}"
-            f" with these {len(hosts)}; give another file to write, or begin anew without --resume"
+            f" with these {len(hosts)}; write to another file, or start again without --resume"
         )
     named = {*record.hosts, *(one.host for one in record.together if one.host is not None)}
     named |= {name for link in record.links for name in (link.from_host, link.to_host)}
@@ -117,4 +117,6 @@ def check_record(record: Record, cluster: Cluster, place: str) -> None:
         ("device", {one.device for one in record.devices}, set(cluster.device_ids)),
     ):
         if unknown := sorted(names - known):
-            raise InvalidInput(f"{place}: {cluster.name} has no {kind} {unknown[0]!r:.60}; begin anew without --resume")
+            raise InvalidInput(
+                f"{place}: {cluster.name} has no {kind} {unknown[0]!r:.60}; start again without --resume"
+            )

@@ -55,7 +55,7 @@ class Streams:
             try:
                 self._door = socket.create_server((header["address"], 0), backlog=MAX_STREAMS)
             except OSError as error:
-                text = f"its address {header['address']} is none of its own ({_why(error)})"
+                text = f"its address {header['address']} is not assigned to this host ({_why(error)})"
                 raise RunError(f"{text}; correct address in the hosts file") from None
             threading.Thread(target=self._take, args=(self._door,), daemon=True).start()
         self._write({"port": self._door.getsockname()[1], "token": self._token})

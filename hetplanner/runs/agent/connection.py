@@ -243,7 +243,7 @@ def _request(home: Path, method: str, path: str, body: object, timeout_s: float,
     except httpx.TimeoutException:
         raise RunError(f"the agent does not answer ({method} {path}); its log is agent/agent.log") from None
     except (httpx.TransportError, ValueError) as error:
-        raise _NobodyAnswersError(f"the agent is gone ({error or type(error).__name__})") from None
+        raise _NobodyAnswersError(f"the agent has ended ({error or type(error).__name__})") from None
     if response.status_code != 200:
         raise ERRORS.get(data.get("error"), RunError)(data.get("message", "the agent failed"))
     return data

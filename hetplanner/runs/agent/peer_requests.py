@@ -22,14 +22,14 @@ def check_peer(run: OwnedRun, peer: str, act: PeerAct) -> None:
     is_there = peer in run.history.read_all().now
     if act == "rejoin":
         if is_there:
-            raise InvalidInput(f"peer {peer}: is in the swarm; only one that has gone can come back")
+            raise InvalidInput(f"peer {peer}: is in the swarm; only a peer that has left can rejoin")
         return
     before = _acts_since_rejoin(run, peer)
     if before and (act == "drain" or "kill" in before):
         words = "killed" if "kill" in before else "asked to leave"
-        raise InvalidInput(f"peer {peer}: has been {words} already; its run's events tell when it is gone")
+        raise InvalidInput(f"peer {peer}: has been {words} already; the run's events show when it has left")
     if not is_there:
-        raise InvalidInput(f"peer {peer}: is not in the swarm now: it has gone, or has not come yet")
+        raise InvalidInput(f"peer {peer}: is not in the swarm now: it has left, or has not joined yet")
 
 
 def _acts_since_rejoin(run: OwnedRun, peer: str) -> set[PeerAct]:

@@ -229,7 +229,7 @@ class RunsHandler(_Handler):
         out = Path(request.out) if request.out else None
         await IOLoop.current().run_in_executor(None, supervisor.check, plan, config, out or parent, launch)
         if self.is_left:  # interrupted during the checks: the caller would not learn of the run
-            raise RunError("the caller is gone; nothing is started")
+            raise RunError("the caller disconnected; nothing is started")
         status = supervisor.submit(plan, config, out, parent=parent, caller=self.caller, launch=launch)
         return status.model_dump(mode="json")
 

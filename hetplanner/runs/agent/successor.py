@@ -20,10 +20,10 @@ def check_replan(plan: AnyPlan, config: TrainConfig, launch: Launch | None) -> N
     if not config.replan:
         return
     if isinstance(plan, ElasticPlan):
-        raise InvalidInput("replan: a swarm goes on without a host by itself; remove the option")
+        raise InvalidInput("replan: a swarm continues without a lost host; remove the option")
     if launch is None or launch.launcher != LAUNCHER:
         name = "local" if launch is None else launch.launcher
-        raise InvalidInput(f"replan: launcher {name} does not plan anew; take --launcher {LAUNCHER}, or remove it")
+        raise InvalidInput(f"replan: launcher {name} cannot plan again; use --launcher {LAUNCHER}, or remove it")
     if config.max_restarts < 1 and not launch.away:
         raise InvalidInput("replan: a lost host is waited for in a restart; give --max-restarts 1 or more")
 

@@ -446,7 +446,7 @@ class Supervisor:
             parent = run.directory.path.parent
             other = self._register(plan, settings, None, parent, "agent", launch)
         except HetplannerError as error:
-            self._end(run, End("failed", f"{end.message}; no run goes on in its place: {error}"))
+            self._end(run, End("failed", f"{end.message}; no other run continues it: {error}"))
             return True
         name = other.status.run
         without = f" without {', '.join(launch.away)}" if launch.away else " with all hosts"
@@ -469,7 +469,7 @@ class Supervisor:
         try:
             run.clear_remains(run.status.restarts)
         except OSError as error:
-            logger.warning("%s: what the last attempt left cannot be put away: %s", run.status.run, error)
+            logger.warning("%s: the files of the last attempt cannot be removed: %s", run.status.run, error)
         restarts = run.status.restarts + 1
         self._audit("restart", run, restarts=restarts, why=why)
         changes = {"restarts": restarts, "pid": None, "pid_created_unix_s": None, "restart_due": False}

@@ -123,7 +123,7 @@ def _how_it_ended(exit_code: int | None, oom: str = "") -> str:
         name = f"signal {-exit_code}"
     if exit_code != -signal.SIGKILL:
         return f"killed by {name}"
-    return f"killed by {name}" + (f" (the kernel was short of memory: {oom})" if oom else "; who sent it is not known")
+    return f"killed by {name}" + (f" (the kernel was short of memory: {oom})" if oom else "; the sender is not known")
 
 
 def launcher_exit_codes(directory: RunDirectory) -> dict[int, int]:

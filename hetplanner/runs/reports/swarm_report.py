@@ -218,19 +218,19 @@ def _difference(step_s: Mapping[str, float], *, emulated: bool) -> str:
 def _unknown(history: SwarmHistory) -> Iterable[str]:
     """What a reader might look for in vain."""
     if history.first_s is None:
-        yield f"The coordinator has told nothing ({EVENTS_FILE} is empty or missing): who came and went is not known."
+        yield f"The coordinator wrote no events ({EVENTS_FILE} is empty or missing): joins and losses are not known."
     elif history.commits and not history.work.num_steps:
-        yield "Commits of this older coordinator do not tell who did what, nor which way micro-batches went."
+        yield "This older coordinator did not record which peers worked on which micro-batches."
     elif history.work.num_steps < len(history.commits):
         untold = len(history.commits) - history.work.num_steps
         yield (
-            f"Of {untold} commits it is not known which peer did what: a restarted coordinator knows only that they are"
+            f"For {untold} commits the work of each peer is not known: a restarted coordinator knows only that they are"
             " durable."
         )
     if history.counts.get("lost") or history.counts.get("cut off"):
         yield (
-            "What a lost peer had under way is done again by others; how much of it was is told only where it shows in"
-            " a commit, as micro-batches of two passes."
+            "Other peers repeat the unfinished work of a lost peer. The repeated part is counted only where a commit"
+            " contains it, as micro-batches of two passes."
         )
     if history.first_s is not None:
         yield "Peers of a swarm tell neither memory nor spans: there is no timeline inside a step and no memory here."

@@ -127,7 +127,7 @@ def _why_not_bound(error: OSError, address: str) -> str:
     name = socket.gethostname()
     match error.errno:
         case errno.EADDRINUSE:
-            return f"the port is in use on {name}; end what listens there, or give another port"
+            return f"the port is in use on {name}; end the process that listens there, or give another port"
         case errno.EADDRNOTAVAIL:
             return f"{name} has no such address; the first host of the plan opens the store at an address of its own"
         case _:

@@ -85,7 +85,7 @@ class ExportModel(param.Parameterized):
 
     def refuse(self, text: str) -> None:
         """Says beside the button why a file was not taken."""
-        before = "" if self.session.in_hand is None else ". The plan in hand, shown below, is still the one before."
+        before = "" if self.session.in_hand is None else ". The plan shown below has not changed."
         self.error = text + before
 
 
@@ -154,7 +154,7 @@ def torchrun_lines(plan: AnyPlan | None) -> str:
         return f"{_SWARM_BY_HAND}{_group_options(plan)}"
     ranks = len(plan.processes) if plan is not None else 4
     lines = [
-        "# run.json (steps, seed, data) stands beside plan.json;",
+        "# run.json (steps, seed, data) is in the folder of plan.json;",
         "# `hetplanner train plan.json --emulate-links --dry-run` prints the exact command of this machine",
         "OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo \\",
         f"torchrun --rdzv-backend={RENDEZVOUS} --rdzv-endpoint=127.0.0.1:{PORT} --nnodes=1 \\",

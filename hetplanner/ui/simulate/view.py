@@ -171,7 +171,7 @@ class SimulateView(PageView):
         if model.original is None:
             self.hint.set("No plan yet: press Search at the left, or upload a plan file on the Export page.")
         elif model.errors and model.shown is not None:
-            self.hint.set("What is drawn below is the last plan that could be simulated.")
+            self.hint.set("The figures below show the last plan that could be simulated.")
         elif nothing:
             self.hint.set("Simulating …")
         elif model.changes:

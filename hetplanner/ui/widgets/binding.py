@@ -14,7 +14,7 @@ from hetplanner.units import short_bytes
 MAX_UPLOAD_BYTES = 16 * 2**20
 MAX_FILES = 8
 TOO_LARGE = f"nothing was read: all files together must be at most {short_bytes(MAX_UPLOAD_BYTES)}, {{}} at a time"
-EMPTY = "the file is empty; write or save it again, and choose it once more"
+EMPTY = "the file is empty; save it again and choose it again"
 
 
 def bind(widget: Any, model: param.Parameterized, name: str, session: Session) -> Any:
@@ -164,7 +164,7 @@ def upload_button(
             return
         with pn.io.hold():  # what is sent unheld overtakes what Panel is still sending, such as the parts it changes
             if not on_files(files):
-                button.refused = "not taken; the reason stands beside this button"
+                button.refused = "not accepted; the reason is next to this button"
 
     def refuse(words: str) -> None:
         button.refused = words

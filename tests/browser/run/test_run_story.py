@@ -258,7 +258,7 @@ def test_a_launch_over_hosts_and_a_run_that_goes_on_without_one(own_server, visi
     one.sees("3 hosts of lab, over ssh: a, b, c")
     lost.check()
     expect(dialog.get_by_label("Restarts")).to_have_value("1")
-    one.sees("is waited for 180 s; then the run goes on without it")
+    one.sees("the run waits 180 s for it, then continues without it")
     fill(one.page, "Restarts", "0")
     expect(lost).not_to_be_checked()
     dialog.get_by_label("Runs on").select_option("lab, as a Slurm job")

@@ -11,7 +11,7 @@ from tests.support.processes.patience import stretched
 from tests.support.runs.fake_launcher import processes_under
 
 GONE_S = 5.0
-"""After the agent has ended, its processes are gone within this time."""
+"""After the agent has ended, its processes have ended within this time."""
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def test_hosts_that_are_as_they_should_be_have_no_problem():
         ({"torch": "2.12.0"}, "its torch is 2.12.0, that of host a is 2.11.0; install one version on all"),
         ({"torch": None}, "/v/python has no torch; install it there"),
         ({"python": "3.12"}, "its Python is 3.12, that of host a is 3.11; take one minor version on all"),
-        ({"address_error": "Cannot assign requested address"}, "its address b.lab is none of its own"),
+        ({"address_error": "Cannot assign requested address"}, "its address b.lab is not assigned to this host"),
         ({"port_error": "Address already in use"}, "the store cannot listen at b.lab (Address already in use); end"),
         ({"data": "4 files"}, "its data is 4 files, that of host a is 3 files; give all hosts the same files"),
         ({"data": "", "data_error": "/x: No such file or directory"}, "data: /x: No such file or directory; copy it"),
@@ -119,7 +119,7 @@ def test_under_another_plan_the_hosts_together_need_a_part_of_every_stage(tmp_pa
     assert problems(PLAN, config, rows, "1.0") == []
     rows[2] = Found(rows[2].host, rows[2].facts.replace(checkpoints={10: (2, 3)}))
     ((_, text),) = problems(PLAN, config, rows, "1.0")
-    assert text.startswith("no checkpoint of the run to go on from has a part of every stage on these hosts")
+    assert text.startswith("no checkpoint of the run has a part of every stage on these hosts")
 
 
 def test_a_static_plan_goes_on_from_a_swarm_of_which_the_hosts_have_every_stage(tmp_path):
@@ -127,7 +127,7 @@ def test_a_static_plan_goes_on_from_a_swarm_of_which_the_hosts_have_every_stage(
     config, rows = TrainConfig(resume=str(tmp_path)), found()
     for stage in (0, 1):
         ((_, text),) = problems(PLAN, config, rows, "1.0")
-        assert text.startswith("no checkpoint of the run to go on from has a part of every stage on these hosts")
+        assert text.startswith("no checkpoint of the run has a part of every stage on these hosts")
         facts = rows[stage].facts.replace(stage_files=(f"stage-{stage}-lineage-0-step-5.safetensors",))
         rows[stage] = Found(rows[stage].host, facts)
     assert problems(PLAN, config, rows, "1.0") == []
@@ -146,7 +146,7 @@ def test_a_swarm_goes_on_from_a_checkpoint_of_which_the_hosts_have_every_stage()
     rows[0] = Found(rows[0].host, rows[0].facts.replace(stage_files=()))
     ((host, text),) = problems(plan, TrainConfig(resume="/runs/x", steps=6), rows, "1.0")
     assert host == "a"
-    assert text.startswith("no checkpoint of the run to go on from has every stage on these hosts")
+    assert text.startswith("no checkpoint of the run has every stage on these hosts")
 
 
 def test_hosts_that_do_not_come_back_are_named_with_the_way_on_without_them():
@@ -367,9 +367,9 @@ def test_while_all_run_or_have_ended_well_nothing_is_wrong():
 @pytest.mark.parametrize(
     ("changed", "code", "words"),
     [
-        ({"unheard_s": lambda: 46.0}, 4, "host b is lost: nothing was heard of it for 45 s"),
-        ({"lives": False}, 4, "host b: its node process is gone; the machine was restarted"),
-        ({"lives": False, "said": "no space"}, 4, "host b: its node process is gone; it said: no space"),
+        ({"unheard_s": lambda: 46.0}, 4, "host b is lost: it did not answer for 45 s"),
+        ({"lives": False}, 4, "host b: its node process has ended; the machine was restarted"),
+        ({"lives": False, "said": "no space"}, 4, "host b: its node process has ended; it said: no space"),
         ({"refused": "port 29500: in use"}, 4, "host b: port 29500: in use"),
         ({"state": {"lost": (1, "rank 1 (d1, host b) has been silent")}}, 4, "rank 1 (d1, host b) has been silent"),
         ({"state": {"ended": True, "exit_code": 1, "ranks": {1: 1, 2: -9}}}, 4, "rank 2 (d2, host b) was killed by"),

@@ -94,10 +94,10 @@ def placed(name: str) -> PlacedHost:
 @pytest.mark.parametrize(
     ("plan", "launch", "restarts", "words"),
     [
-        (PLAN, None, 1, "launcher local does not plan anew; take --launcher ssh"),
-        (PLAN, Launch(launcher="slurm"), 1, "launcher slurm does not plan anew"),
+        (PLAN, None, 1, "launcher local cannot plan again; use --launcher ssh"),
+        (PLAN, Launch(launcher="slurm"), 1, "launcher slurm cannot plan again"),
         (PLAN, OVER_SSH, 0, "give --max-restarts 1 or more"),
-        (swarm_plan([1, 1], [4]), OVER_SSH, 1, "a swarm goes on without a host by itself"),
+        (swarm_plan([1, 1], [4]), OVER_SSH, 1, "a swarm continues without a lost host"),
     ],
 )
 def test_replan_is_refused_where_nothing_would_be_planned_anew(plan, launch, restarts, words):
@@ -173,4 +173,4 @@ def test_a_next_plan_that_cannot_be_read_fails_the_run_with_why(tmp_path):
     patience.until(lambda: supervisor.tick() or supervisor.is_settled)
     status = supervisor.status(first)
     assert (status.state, status.successor) == ("failed", None)
-    assert "no run goes on in its place: " in status.message
+    assert "no other run continues it: " in status.message

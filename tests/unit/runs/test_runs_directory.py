@@ -265,7 +265,7 @@ def test_without_an_agent_a_run_without_processes_is_shown_as_lost(home, plan):
     write_status(directory.status_file, running)
     (lost,) = list_runs()
     assert lost.state == "failed"
-    assert "no agent saw them end" in lost.message
+    assert "no agent saw it" in lost.message
     assert read_status(directory.status_file) == running  # a reader writes nothing
 
     me = psutil.Process()

@@ -95,7 +95,7 @@ def test_stays_marks_and_commits_are_read_as_they_are_written(tmp_path):
     assert [(c.step, c.loss, c.seconds) for c in history.commits] == [(1, 5.5, 0.5), (2, None, 0.5)]
     assert list(history.now) == ["c", "a"]
     text = totals_text(history)
-    assert text == "steps committed: 2, peers that came: 3, gone: 1, moves: 1, attempts given up: 1."
+    assert text == "steps committed: 2, peers joined: 3, gone: 1, moves: 1, attempts given up: 1."
 
 
 def test_an_event_log_is_read_back(tmp_path):

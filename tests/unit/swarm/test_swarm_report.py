@@ -163,7 +163,7 @@ def test_the_command_prints_and_writes_the_report(tmp_path, monkeypatch):
     assert json.loads(told.output)["failures"] == {"silent": 1}
     refused = CliRunner().invoke(app, ["runs", "report", str(folder), "--trace", str(tmp_path / "t.json")])
     assert isinstance(refused.exception, InvalidInput)
-    assert str(refused.exception).startswith("--trace: peers of a swarm tell no spans")
+    assert str(refused.exception).startswith("--trace: needs spans, and a swarm")
 
 
 def test_stairs_count_the_peers_that_serve_each_stage(tmp_path):

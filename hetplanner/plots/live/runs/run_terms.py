@@ -70,4 +70,4 @@ class RunTerms(LiveFigure):
         put(self.measured_source, pairs.get("measured", nothing))
         tops = [top for columns in pairs.values() for top in columns["top"]]
         set_range(self.figure.y_range, 0.0, padded_range([0.0, *tops], share=0.12)[1])
-        self._say("" if tops else "comes with the first whole steps")
+        self._say("" if tops else "shown from the first complete steps")

@@ -34,7 +34,9 @@ NO_HOSTS_FILE = (
     "The agent offers no hosts file. Write one as the documentation says (Run over ssh), and name it in agent.toml"
     ' under [hosts], such as lab = "/home/me/lab-hosts.toml".'
 )
-OTHER_HOSTS = "the cluster has no longer the sites, hosts and devices that were measured; undo that, or measure anew"
+OTHER_HOSTS = (
+    "the cluster no longer has the sites, hosts and devices that were measured; undo the change, or measure again"
+)
 
 
 class ProbeModel(param.Parameterized):
@@ -157,7 +159,7 @@ class ProbeModel(param.Parameterized):
             return "" if job is None else "Cancelled before anything was measured." if job.state == "stopped" else ""
         found = f"Measured: {measured_text(record)}, begun {when_text(record)}."
         if self.is_taken:
-            return f"{found} The cluster has these numbers; its own before stand beside them."
+            return f"{found} The cluster uses these numbers and keeps the earlier ones for comparison."
         if job is not None and job.state in ("stopped", "failed"):
             return f"{'Cancelled' if job.state == 'stopped' else 'Not finished'}. {found} Go on measures the rest."
         return f"{found} The cluster is as it was before."

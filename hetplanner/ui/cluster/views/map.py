@@ -15,7 +15,7 @@ from hetplanner.ui.widgets.controls import Controls, Item, button, field, note
 MAP_HEIGHT = 440
 NOTHING_SELECTED = "Nothing. Click a site to rename, copy or exclude it; click a link for its bandwidth and latency."
 NOTHING_DRAWN = "No devices yet."
-MEASURED = "The map shows what was measured so far."
+MEASURED = "The map shows the measurements so far."
 CHOICE_HEIGHT = 316
 """Of the card of what is selected: with a site or a link in it as without."""
 MODES = (
@@ -29,8 +29,8 @@ ALIGN_BUTTONS = (
     button("longitude", "One longitude", "All selected sites onto that of the first"),
 )
 USE_BUTTONS = (
-    button("exclude", "Exclude", "Plans must not use the devices of what is selected"),
-    button("include", "Include", "Plans may use all devices of what is selected"),
+    button("exclude", "Exclude", "Plans do not use the selected devices"),
+    button("include", "Include", "Plans may use the selected devices"),
 )
 
 
@@ -183,7 +183,10 @@ class MapView:
         elif selected:
             items = [note("about", f"{len(selected)} sites: {self.model.about_selected}")]
         if selected:
-            items += [*USE_BUTTONS, button("copy", "Copy", "The same once more beside it; drag it to its place")]
+            items += [
+                *USE_BUTTONS,
+                button("copy", "Copy", "Copies the selection next to it; drag the copy to its place"),
+            ]
         if len(selected) > 1:
             items += ALIGN_BUTTONS
         self.choice.put(items or [note("about", NOTHING_SELECTED)])
@@ -192,7 +195,7 @@ class MapView:
         shown, wrong = self.model.egress_fields, self.model.site_errors
         return [
             field("text", "provider", "Provider", shown["provider"], options=list(provider_names()), width=100,
-                  error=wrong.get("provider"), title="Whose price list holds for traffic that leaves the site"),
+                  error=wrong.get("provider"), title="Cloud whose prices apply to traffic that leaves the site"),
             field("text", "region", "Region", shown["region"], width=130, error=wrong.get("region"),
                   title="As the provider calls it, such as eu-central-1"),
             field("text", "egress", "Egress, $/GB", shown["egress"], width=100, error=wrong.get("egress"),

@@ -60,7 +60,7 @@ class ProbePart:
     def _items(self) -> list[Item]:
         model = self.model
         if model.busy:
-            return [button("cancel", "Cancel", "Ends it at once; what was measured is kept"), *self._more()]
+            return [button("cancel", "Cancel", "Stops at once; measurements are kept"), *self._more()]
         if not model.names:
             return self._more()
         what = next(label for label, only in WHAT.items() if only == model.only)
@@ -75,8 +75,8 @@ class ProbePart:
             items.append(button("start", "Start", "Connects to all hosts, then measures in rounds", primary=True))
         else:
             if not model.is_whole:
-                items.append(button("start", "Go on", "Measures what is not measured yet"))
-            items.append(button("anew", "Measure anew", "Begins from nothing"))
+                items.append(button("start", "Go on", "Measures the rest"))
+            items.append(button("anew", "Measure anew", "Discards the measurements and starts again"))
         return [*items, *self._more()]
 
     def _more(self) -> list[Item]:

@@ -18,7 +18,7 @@ from hetplanner.ui.settings.models.problem import PROBLEM_SETTINGS
 from hetplanner.ui.shell.models.session import Session
 from hetplanner.ui.shell.models.texts import change_text, plan_name, value_text
 
-SWARM = "a swarm's plan is not estimated anew"
+SWARM = "a swarm's plan is not estimated again"
 SAME = 0.005
 """Values that differ by less are called the same."""
 BEFORE = "the search is for the settings before"
@@ -190,7 +190,7 @@ class CarryModel(param.Parameterized):
         if self.state == "current" or self.origin is None:
             return ""
         if self.state == "asking":
-            return "The settings have changed; the plan is estimated anew …"
+            return "The settings have changed; the plan is estimated again …"
         changed = differences_text(self.origin.problem, self._wanted) if self._wanted is not None else ""
         if self.state == "outdated":
             lead = f"Changed since: {changed}. " if changed else ""

@@ -104,7 +104,7 @@ class FreeShapeModel(param.Parameterized):
         if job is None or request is None or self.plan.outdated or self.plan.searching:
             return ""
         if not job.ended:
-            return "A second search finds out what the fixed stages and replicas cost …"
+            return "A second search measures the cost of the fixed stages and replicas …"
         gain = self._gain
         if gain is None:
             return ""

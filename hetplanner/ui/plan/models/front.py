@@ -198,7 +198,7 @@ class FrontModel(param.Parameterized):
         if fastest_s >= estimate.step_s * (1 - WORTH_SAYING):
             return ""
         both = f"{seconds_text(fastest_s)} against {seconds_text(estimate.step_s)}"
-        return f" Its fastest plan is faster than the plan in hand ({both}): choose it to take it."
+        return f" Its fastest plan is faster than the current plan ({both}): choose it to take it."
 
     @property
     def word(self) -> str:

@@ -86,7 +86,7 @@ class WhyModel(param.Parameterized):
             tried = plan.provenance.evaluations
             if plan.provenance.budget is not None and tried < FEW_TRIED:
                 return f"{same}, but only {tried:,} placements were tried: search longer."
-            return f"{same}: here it does not matter who sits where."
+            return f"{same}: here the placement of devices does not matter."
         value, base = value_text(gain["value"], self._objective), self.baseline
         lead = (
             f"It {_VERBS[self._objective]} {value} instead of the {base} of {shape} as a launcher places them"

@@ -35,7 +35,7 @@ _NO_STEPS = ".bk-spin-btn { display: none !important }"
 _ARROW = """select.bk-input { background-image: url('data:image/svg+xml;utf8,<svg version="1.1" viewBox="0 0 25 20"\
  xmlns="http://www.w3.org/2000/svg"><path d="M 0,0 25,0 12.5,20 Z" fill="gray"/></svg>') !important }"""
 """A list's arrow: Panel's is black, on dark pages too."""
-NO_PLAN = "Press Search first; what-if is about the best plan found."
+NO_PLAN = "Press Search first; what-if changes the best plan found."
 
 
 def gain_bars(baseline: str, parts: list[Part]) -> str:

@@ -28,7 +28,7 @@ from hetplanner.ui.widgets.cards import (
 
 MAP_HEIGHT = 260
 COLUMNS = ("name", "problem", "shape", "step", "throughput", "kept")
-EMPTY = "No kept plans yet. Keep the plan in hand to compare it with later ones; it is stored as a plan file."
+EMPTY = "No kept plans yet. Keep the current plan to compare it with later ones; it is stored as a plan file."
 CHOOSE = "Tick two to four plans to compare them side by side. A name can be edited in its cell."
 
 

@@ -70,7 +70,7 @@ class PlanView(PageView):
         self.history = [TriedCard(app.plan, HEIGHT), AncestryCard(app.plan, HEIGHT)]
         self.light = CrossLight(self.world, self.places, self.memory, self._clicked)
         self.focus = Words(_POINT, margin=(0, 14, 8, 14))
-        self.gone = Button(label="What if it were gone?", variant="outlined", disabled=True, margin=(0, 14, 8, 14))
+        self.gone = Button(label="What if without it?", variant="outlined", disabled=True, margin=(0, 14, 8, 14))
         self.metrics = MetricRow("Step time", "Throughput", "Idle", "Tightest memory")
         self.swarm = Words(margin=(10, 14, 0, 14))
         self.why = Words(margin=(10, 14, 4, 14))
@@ -280,8 +280,8 @@ class PlanView(PageView):
         if self.model.searching:
             return "The search is starting: baselines first, then the evolution."
         return (
-            "Press Search: the best plan so far appears here while the search goes on.\nAfterwards this says what holds"
-            " the plan back, why it is good, and what fixed stages or replicas cost."
+            "Press Search: the best plan so far appears here during the search.\nAfterwards this shows the bottleneck,"
+            " why the plan is good, and the cost of fixed stages or replicas."
         )
 
     # -- searches of other pages ------------------------------------------------------------------

@@ -77,7 +77,7 @@ class TriedCard(HistoryCard):
     """Shapes against value."""
 
     title = "Shapes tried"
-    empty = "When a search of several shapes has ended, this shows what the best plan of each was worth."
+    empty = "After a search of several shapes this shows the best plan of each."
 
     def rows(self) -> Sequence[Any]:
         """See `HistoryCard`."""

@@ -399,7 +399,7 @@ class LaunchModel(param.Parameterized):
     def _launched(self, run_id: str) -> None:
         self.launching, self.proposal = False, None
         self._launched_run(run_id)
-        self.session.notify("success", f"Launched {run_id}; it goes on when this page is closed.")
+        self.session.notify("success", f"Launched {run_id}; it continues when this page is closed.")
 
     def _refused(self, text: str) -> None:
         self.launching = False

@@ -36,19 +36,19 @@ TRAINING = (
     _number("checkpoint_every", "Checkpoint every", "Steps; empty writes none.", empty="never"),
     Setting(
         "checkpoints_async",
-        "Write checkpoints beside the steps",
+        "Write checkpoints in the background",
         "flag",
         "From a copy of the state in main memory. A swarm always does.",
     ),
     _number("connections", "Connections", "Of two ranks; several fill a long path that one TCP connection cannot."),
     _number("seed", "Seed", "Of weights, data order and dropout."),
-    _number("max_restarts", "Restarts", "How often in all to go on by itself after a loss or a preemption."),
+    _number("max_restarts", "Restarts", "How many times the run restarts after a loss or a preemption."),
     Setting(
         "replan",
         "Go on without a lost host",
         "flag",
-        "If a host does not come back, the run goes on with the others under a new plan, and under this plan once the"
-        " host is back; this takes a restart.",
+        "If a host does not return, the run continues on the others with a new plan. When the host returns, it goes"
+        " back to this plan. Each change takes a restart.",
     ),
 )
 _OFFERED = {"hosts": "Runs on", "data": "Data", "output": "Runs are written to"}

@@ -56,7 +56,7 @@ class PeersModel(param.Parameterized):
         """Where the chosen peer is; '' if none is chosen."""
         if self.peer in self.stage_of:
             return f"{self.peer} serves stage {self.stage_of[self.peer]}."
-        return f"{self.peer} is gone; it can be brought back." if self.peer else ""
+        return f"{self.peer} has left; it can be brought back." if self.peer else ""
 
     @property
     def warning(self) -> str:

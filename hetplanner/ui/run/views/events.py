@@ -91,7 +91,7 @@ class Events(Section):
             text = (many + "\n".join(lines)) if lines else many
         else:
             text = escape("\n".join(log.lines)) or _NOTHING.get(
-                log.rank, "this rank has printed nothing; what it does is told under “steps”"
+                log.rank, "this rank has printed nothing; see “steps” for its work"
             )
         set_html(self.text, f'<div style="{_LOG_STYLE}" data-log><div>{text}</div></div>')
 

@@ -43,7 +43,7 @@ class Hosts(Section):
             return
         self.curves.update(reader if detail is not None else None)
         if reader is None or detail is None or not reader.steps():
-            set_html(self.table, note("comes with the first step"))
+            set_html(self.table, note("shown from the first step"))
             return
         plan = reader.plan
         expected = {e.device: e for e in plan.estimate.devices} if plan.estimate is not None else {}

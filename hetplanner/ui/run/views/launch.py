@@ -182,7 +182,7 @@ def proposal_words(proposal: Proposal) -> str:
     else:
         facts += _facts_of_hosts(proposal)
     if isinstance(plan, ElasticPlan):
-        facts.append(("A swarm", "training goes on while peers go and come; see its section of this page"))
+        facts.append(("A swarm", "training continues while peers leave and join; see the Swarm section of this page"))
         facts += peer_lines(plan)
     if problem.rehearsal_of:
         facts.insert(0, ("A rehearsal of", f"{problem.rehearsal_of}: the same sites and links, a tiny model"))
@@ -208,7 +208,7 @@ def _facts_of_hosts(proposal: Proposal) -> list[tuple[str, str]]:
     if isinstance(proposal.plan, ElasticPlan):
         facts.append(("Coordinator and trainers", f"on {names[0]}"))
     if proposal.config.replan and proposal.hosts is not None:
-        facts.append(("A lost host", f"is waited for {proposal.hosts.return_s} s; then the run goes on without it"))
+        facts.append(("A lost host", f"the run waits {proposal.hosts.return_s} s for it, then continues without it"))
     return facts
 
 

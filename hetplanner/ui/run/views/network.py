@@ -35,7 +35,7 @@ class Network(Section):
         cluster = reader.plan.problem.cluster if reader is not None and detail is not None else None
         self.map.show_loads(cluster, detail.sites if detail is not None else ())
         if detail is None or not detail.loads:
-            words = "comes with the first steps: the ranks count what they receive"
+            words = "shown from the first steps: the ranks count the bytes that they receive"
             is_swarm = detail is not None and detail.swarm is not None
             set_html(self.links, note("not told by the peers of a swarm" if is_swarm else words))
             return

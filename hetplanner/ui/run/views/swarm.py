@@ -30,16 +30,16 @@ MAX_PEERS = 300
 NO_SWARM = "This run is no swarm: its ranks and stages stay as its plan says. An elastic plan makes one."
 MEASURED = (
     "Measured: micro-batches per second of a peer's own forward and backward, of those whose gradients were committed."
-    " By the plan: what the cost model has for the plan's device"
+    " By the plan: the cost model's number for the planned device"
 )
 NOT_EMULATED = "; this run's peers are not slowed to it."
 NAMES = {
-    "join": "peers that came", "left": "left", "lost": "lost", "cut off": "cut off",
+    "join": "peers joined", "left": "left", "lost": "lost", "cut off": "cut off",
     "leaves": "asked to leave", "gone": "gone", "move": "moves", "not closed": "attempts given up",
     "cut": "links cut", "work lost": "rounds short of work",
     "garbage": "garbage", "refused": "refused", "trainer lost": "trainers lost", "restart": "coordinators restarted",
     "restarted": "processes started again", "not restarted": "processes lost for good", "preempted": "preempted",
-    "set back": "set back to a checkpoint", "trouble": "troubles",
+    "set back": "set back to a checkpoint", "trouble": "problems",
 }  # fmt: skip
 
 
@@ -72,7 +72,7 @@ class Swarm(Section):
             self.totals.set("" if detail is None else NO_SWARM)
             self.steps.set("")
             for pane in (self.stages, self.peers):
-                set_html(pane, note("comes with the first peers" if detail is None else "none of a swarm"))
+                set_html(pane, note("shown from the first peers" if detail is None else "this run is no swarm"))
             return
         num_stages = len(reader.any_plan.stages)
         self.life.update(history, None if status.is_over else time.time(), detail.names)

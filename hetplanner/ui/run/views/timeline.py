@@ -84,7 +84,7 @@ class TimelineSection(Section):
         self._show_trace()
         detail = self.model.detail
         if detail is None or not any(r.predicted or r.measured for r in detail.comparison.ranks):
-            set_html(self.ranks, note("comes with the first whole steps"))
+            set_html(self.ranks, note("shown from the first complete steps"))
             return
         late = {s.rank for s in detail.stragglers}
         rows, bad = [], []

@@ -52,7 +52,7 @@ class AgentWatch(param.Parameterized):
             self._starting = threading.Thread(target=self._keeper.start, name="agent-start", daemon=True)
             self._starting.start()
         others = f" and {len(alone) - 1} more" if len(alone) > 1 else ""
-        words = f"The agent is gone, so no agent watches {alone[-1]}{others}: the page shows the last known state."
+        words = f"The agent has ended, so no agent watches {alone[-1]}{others}: the page shows the last known state."
         if not self._keeper.trouble:
             return f"{words} A new one is being started, which takes over."
         return f"{words} A new one does not start: {self._keeper.trouble}. Try `{start_line(self.home)}` in a terminal."

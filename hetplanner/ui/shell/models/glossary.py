@@ -72,7 +72,7 @@ GLOSSARY = {
     ),
     "Tightest memory": Term(
         "The device that the plan fills most: weights, gradients, optimizer state, and all micro-batches that may be in"
-        " flight at its stage; beside it the device's memory less what driver and libraries take."
+        " flight at its stage, compared with the device's memory without the part of driver and libraries."
     ),
     "Memory in use": Term(
         "The most that a device holds at one time of the simulated step, where it comes nearest to its memory. It is"
@@ -102,7 +102,7 @@ GLOSSARY = {
         "Each point is a plan that no other one beats in both step time and dollars per million tokens."
     ),
     "Memory per device": Term(
-        "What the plan allows for on each device, or on a group of devices together: weights, their gradients,"
+        "The memory that the plan reserves on each device, or on a group of devices together: weights, their gradients,"
         " optimizer states, the activations of all micro-batches that may be in flight, and buffers: temporaries of a"
         " backward and messages. The outline is the memory less what driver and libraries take; it is orange from 90 %"
         " of it, red above it."

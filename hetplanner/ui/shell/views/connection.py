@@ -3,7 +3,7 @@
 from bokeh.document import Document
 from bokeh.models import CustomJS
 
-LOST = "The connection to the server is lost; runs go on. This page comes back by itself as soon as the server answers."
+LOST = "The connection to the server is lost; runs continue. This page reconnects as soon as the server answers."
 
 # A session of a server that is gone cannot be joined again, and one that was left alone for some seconds is dropped:
 # loading the page anew is right in every case. Any of the page's own scripts tells whether the server answers.

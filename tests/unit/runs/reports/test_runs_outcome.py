@@ -107,7 +107,7 @@ def test_ranks_that_the_launcher_ends_because_one_was_killed_were_not_preempted(
     report(directory, 1, -9)
     end = judged(directory, 1, (TOLD, replace(BEAT, exit_code=None)))
     assert (end.state, end.failed_rank, end.may_go_on) == ("failed", 1, True)
-    assert end.message == "rank 1 (paris) was killed by SIGKILL; who sent it is not known"
+    assert end.message == "rank 1 (paris) was killed by SIGKILL; the sender is not known"
 
 
 def test_an_error_of_its_own_is_the_cause_though_the_others_were_told_to_end(directory):
@@ -131,7 +131,7 @@ def test_ranks_that_saved_after_their_launcher_was_killed_are_preempted(director
     alone = replace(TOLD, signum=0, sender=0)
     end = judged(directory, -9, (alone, alone))
     assert end.state == "preempted"
-    assert "the launcher was killed by SIGKILL; who sent it is not known; saved after step 12" in end.message
+    assert "the launcher was killed by SIGKILL; the sender is not known; saved after step 12" in end.message
 
 
 def test_a_rank_that_was_given_up_is_told_as_it_was_found(directory):

@@ -185,7 +185,7 @@ def test_the_map_and_the_table_fill_in_and_one_click_takes_the_numbers(bench):
     assert app.cluster.cluster.link("d0", "d1").latency == 0.02
     assert app.cluster.cluster.host_of("d0").nic_out == 5e7
     assert app.cluster.editor.undo_words == "measured hosts: 6 links"
-    assert "The cluster has these numbers" in app.probe.state_text
+    assert "The cluster uses these numbers" in app.probe.state_text
     assert labels(part) == ["Measure anew"]
     assert part.found.object == before
     assert app.probe.preview is None
@@ -312,7 +312,7 @@ def test_numbers_of_other_hosts_are_not_taken(bench):
     bigger = sites_cluster([2, 2])
     app.cluster.editor._draft.push(Step(bigger))  # by another page
     app.probe.use()
-    assert "no longer the sites, hosts and devices that were measured" in app.probe.trouble
+    assert "no longer has the sites, hosts and devices that were measured" in app.probe.trouble
     app.cluster.sync()
     assert app.cluster.cluster == bigger
     app.probe.poll()

@@ -59,7 +59,7 @@ def test_a_changed_setting_estimates_the_plan_anew_and_says_what_it_was(app, com
     assert (app.carry.state, app.carry.words) == ("current", "")
     app.plan.global_batch = 2 * app.plan.global_batch
     assert app.carry.state == "asking"
-    assert "estimated anew" in app.carry.words, "until the answer is here, the numbers are marked"
+    assert "estimated again" in app.carry.words, "until the answer is here, the numbers are marked"
     answer(app, compute)
     assert app.carry.state == "carried"
     assert app.plan.plan is app.session.plan
@@ -214,7 +214,7 @@ def test_a_fixed_shape_is_compared_with_auto_and_the_better_plan_can_be_taken(ap
     behind = app.plan._service.jobs[0]
     assert behind.request.behind
     assert behind.request.problem.constraints.stages is None
-    assert app.free_shape.text.startswith("A second search finds out")
+    assert app.free_shape.text.startswith("A second search measures")
     assert list(app.plan.recent().values()) == ["job0"], "nobody asked for it"
     end(behind, fixed.estimate.step_s / 2, free)
     app.poll_answers()

@@ -107,7 +107,7 @@ def test_a_plan_without_gain_says_so(app, compute):
     show(app, compute, estimated(chain_plan([8, 8], [5])))
     assert app.explain.why.parts == []
     assert "no better than 2 stages × 2 replicas as a launcher places them" in app.explain.why.sentence
-    assert app.explain.why.sentence.endswith("here it does not matter who sits where.")
+    assert app.explain.why.sentence.endswith("here the placement of devices does not matter.")
 
 
 def test_nothing_is_concluded_from_a_search_that_tried_little(app, compute):

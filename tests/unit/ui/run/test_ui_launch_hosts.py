@@ -208,7 +208,7 @@ def test_to_go_on_without_a_lost_host_takes_a_restart(model):
     assert (field["label"], field["kind"], form.values["replan"]) == (REPLAN, "flag", False)
     form.edit("replan", True)
     assert (form.values["max_restarts"], model.launch.proposal.config.replan) == ("1", True)
-    assert "<b>A lost host</b> is waited for 20 s" in proposal_words(model.launch.proposal)
+    assert "<b>A lost host</b> the run waits 20 s for it" in proposal_words(model.launch.proposal)
     form.edit("max_restarts", "3")
     assert form.values["replan"] is True
     form.edit("max_restarts", "0")

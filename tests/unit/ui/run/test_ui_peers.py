@@ -90,7 +90,7 @@ def test_a_peer_that_was_killed_is_brought_back(pages):
     pages.first.beat()
     assert buttons.name.options["d0"] == "d0"
     buttons.name.value = "d0"
-    assert "d0 is gone; it can be brought back." in str(buttons.words.view.object)
+    assert "d0 has left; it can be brought back." in str(buttons.words.view.object)
     assert (buttons.back.disabled, buttons.kill.disabled) == (False, True)
     peers.ask("kill")
     assert pages.agent.asked == []

@@ -146,7 +146,7 @@ def test_a_rehearsal_as_a_swarm_proposes_its_elastic_plan_and_leaves_the_plan_in
     assert "<b>Disk</b>" in words
     assert "are free on the disk of" in words
     assert "<b>Warning</b>" not in words
-    assert "peers go and come" in words
+    assert "peers leave and join" in words
     assert app.session.plan is before
     app.session.unlock(TOKEN)
     model.launch.confirm()
@@ -332,7 +332,7 @@ def test_without_an_agent_a_run_whose_processes_are_gone_is_said_to_be_lost(app,
     (tmp_path / "agent" / "agent.json").unlink()
     model.beat()
     assert model.status.state == model.runs[0].state == "failed"
-    assert "its processes are gone" in model.status.message
+    assert "its processes have ended" in model.status.message
 
 
 def test_stop_needs_the_token_and_a_live_run(app, model, tmp_path):
