@@ -398,11 +398,11 @@ class Progress:
         """Sends one event; callers ask :meth:`is_event_due` first, except for the last one.
 
         Args:
-            best: value of the best plan in hand; an earlier one that is better is reported in its place.
+            best: value of the best plan so far; an earlier one that is better is reported in its place.
             quantiles: of the population; None: there is none but the best plan.
-            placement: of the best plan in hand.
+            placement: of the best plan so far.
             phase: what the search does, in a word.
-            draft: makes the best plan in hand.
+            draft: makes the best plan so far.
         """
         if best < self._best[0] or not self._best[1]:
             self._best = (best, placement, draft)

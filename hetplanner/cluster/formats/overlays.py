@@ -1,4 +1,4 @@
-"""Tables laid onto a cluster in hand: their names are its sites or its devices, and only what they name changes.
+"""Tables that change the current cluster: their names are its sites or its devices, and only what they name changes.
 
 Shape legend: N names of a table, D devices.
 """
@@ -33,7 +33,7 @@ def laid_onto(like: Cluster, tables: Mapping[str, TableSource], round_trip: bool
     """`like` with what the tables say: bandwidth and latency, or one of them, then overrides.
 
     Args:
-        like: the cluster in hand.
+        like: the current cluster.
         tables: by kind: bandwidth, latency, overrides.
         round_trip: latencies are round trips and are halved.
         source: how the numbers are known.

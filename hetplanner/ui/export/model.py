@@ -72,7 +72,7 @@ class ExportModel(param.Parameterized):
         self._open = open_plan
 
     def upload(self, name: str, content: bytes) -> bool:
-        """Takes a plan file, checked in full, or says no; a refused one leaves the plan in hand as it is."""
+        """Takes a plan file, checked in full, or says no; a refused one leaves the current plan as it is."""
         place = one_line(name)[:80]
         try:
             plan = checked_plan(content, place)

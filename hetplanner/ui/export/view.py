@@ -129,7 +129,7 @@ class ExportView(PageView):
             self.show()
 
     def show(self) -> None:
-        """The plan in hand."""
+        """The current plan."""
         plan = self.app.session.in_hand
         if (plan, self.model.form, self.model.launcher) == self._drawn:
             return

@@ -1,4 +1,4 @@
-"""The Simulate page: one step of the plan in hand, and plans derived from it by a few controls."""
+"""The Simulate page: one step of the current plan, and plans derived from it by a few controls."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -61,7 +61,7 @@ class SimulateModel(param.Parameterized):
     ratio = param.Number(default=DEFAULT_RATIO, bounds=(1.0, 1e5), doc="Of top-k: elements for one that is kept.")
     pipeline: Any = param.Selector(default=None, objects=[None], allow_None=True, doc="None: all ranks.")
 
-    edited = param.String(default="", doc="Controls that differ from the plan in hand, for the page's address.")
+    edited = param.String(default="", doc="Controls that differ from the current plan, for the page's address.")
     original = param.ClassSelector(class_=Plan, default=None)
     shown = param.ClassSelector(class_=Plan, default=None)
     busy = param.Boolean(default=False)
@@ -92,7 +92,7 @@ class SimulateModel(param.Parameterized):
         self.param.watch(self._changed, list(FIELDS))
         self.param.watch(self._note_edits, [*FIELDS, "pipeline"])
 
-    # -- the plan in hand -------------------------------------------------------------------------
+    # -- the current plan -------------------------------------------------------------------------
 
     def _take_plan(self, event: param.parameterized.Event) -> None:
         """A plan from elsewhere; one that was saved here keeps its original beside it."""
@@ -316,7 +316,7 @@ class SimulateModel(param.Parameterized):
 
     @property
     def can_save(self) -> bool:
-        """Whether what is shown differs from the plan in hand."""
+        """Whether what is shown differs from the current plan."""
         in_hand = self.session.plan
         return (
             self.shown is not None and self.shown is not in_hand and (in_hand is not self.original or self.is_derived)
@@ -340,7 +340,7 @@ class SimulateModel(param.Parameterized):
         return changes_text(self.original, self.shown)
 
     def save(self) -> None:
-        """Makes the derived plan the plan in hand: Run and Export then work with it."""
+        """Makes the derived plan the current plan: Run and Export then work with it."""
         if self.shown is not None and self.can_save:
             self.session.plan = self.shown
             self.edited = ""

@@ -1,4 +1,4 @@
-"""The pages by the rules of axe-core: names, roles, contrast, in both themes, with a plan in hand."""
+"""The pages by the rules of axe-core: names, roles, contrast, in both themes, with a current plan."""
 
 from importlib.resources import files
 

@@ -1,4 +1,4 @@
-"""What is drawn stays inside the window and inside its box, at all widths, in both themes, with a plan in hand."""
+"""What is drawn stays inside the window and inside its box, at all widths, in both themes, with a current plan."""
 
 import re
 import subprocess

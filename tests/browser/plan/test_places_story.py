@@ -17,7 +17,7 @@ NAMED = re.compile(r"\(plan ([0-9a-f]{8})\)\.")
 
 
 def digest(page: Page) -> str:
-    """Of the plan in hand."""
+    """Of the current plan."""
     found = NAMED.search(page.get_by_text(NAMED).filter(visible=True).first.inner_text(timeout=PATIENCE_MS))
     assert found is not None
     return found[1]

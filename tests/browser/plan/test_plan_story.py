@@ -78,7 +78,7 @@ def test_the_page_opens_ready_to_search_and_one_click_finds_a_plan(server, visit
                                             && Object.values(data).some(column => column.length >= 8))""",
         timeout=PATIENCE_MS,
     )
-    # Another setting: the plan is marked at once, and its figures are of the settings in hand or said not to be.
+    # Another setting: the plan is marked at once, and its figures are of the current settings or said not to be.
     again = page.get_by_role("button", name="Search again").filter(visible=True)
     expect(again).to_be_disabled()
     stages = page.locator("#setting-stages")

@@ -1,4 +1,4 @@
-"""Tells what the models behind a page know of the plan in hand, in HOME/state.json; runs before a server of stories.
+"""Tells what the models behind a page know of the current plan, in HOME/state.json; runs before a server of stories.
 
 A story compares what the page shows with it.
 """

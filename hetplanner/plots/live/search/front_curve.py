@@ -12,7 +12,7 @@ from hetplanner.plots.theme import LINE_COLOURS
 
 
 class FrontCurve(LiveFigure):
-    """Step time against dollars, both logarithmic; bounds dotted, the chosen plan ringed, the plan in hand a star."""
+    """Step time against dollars, both logarithmic; bounds dotted, the chosen plan ringed, the current plan a star."""
 
     def __init__(self, *, dark: bool = False, height: int = 320) -> None:
         super().__init__(
@@ -43,7 +43,7 @@ class FrontCurve(LiveFigure):
         self._add_legend(
             [
                 ("plans, none beaten in both", [step, points]),
-                ("plan in hand", [own]),
+                ("current plan", [own]),
                 ("lower bounds", self._bounds[1:]),
             ]
         )
@@ -88,7 +88,7 @@ class FrontCurve(LiveFigure):
             rows: facts about the same points once their plans are made.
             least: no plan has less of either.
             chosen: the point that is looked at.
-            own: the plan in hand.
+            own: the current plan.
             left_out: what the dollars do not count, see `left_out_of`.
             word: what a million of is priced.
         """

@@ -1,4 +1,4 @@
-"""The Cluster page: the cluster in hand, from a sample, from uploaded files, or drawn."""
+"""The Cluster page: the current cluster, from a sample, from uploaded files, or drawn."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -36,7 +36,7 @@ DEVICE_COLUMNS = {
 
 
 class ClusterModel(param.Parameterized):
-    """The cluster in hand. What cannot be read leaves it as it was.
+    """The current cluster. What cannot be read leaves it as it was.
 
     `cluster` follows the editor's, through which every change goes.
     """
@@ -79,7 +79,7 @@ class ClusterModel(param.Parameterized):
         return cluster.name if cluster is not None and same is not None and _is_same(same, cluster) else CHANGED
 
     def adopt(self, cluster: Cluster, words: str, excluded: tuple[str, ...] = ()) -> None:
-        """Takes a cluster that came with a search, or from a file, in place of the one in hand."""
+        """Takes a cluster that came with a search, or from a file, in place of the current one."""
         with self.session.reporting():
             self.editor.apply(cluster, words, excluded=excluded)
 

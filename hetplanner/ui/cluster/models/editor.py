@@ -1,4 +1,4 @@
-"""The cluster in hand and its changes: every edit of any page part goes through one editor, with undo and redo.
+"""The current cluster and its changes: every edit of any page part goes through one editor, with undo and redo.
 
     editor.apply(new_cluster, "link Oregon – Tokyo: 2 Gbit/s")      # made from editor.cluster
     editor.edit(lambda cluster: moved(cluster, ...), "moved Oregon")  # made from the newest, if pages share a draft

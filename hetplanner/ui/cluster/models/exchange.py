@@ -39,7 +39,7 @@ MAX_CSV_DEVICES = 96
 
 
 class ExchangeModel(param.Parameterized):
-    """Imports become the cluster in hand, or change what they name in it; `errors` says what was refused, and where.
+    """Imports become the current cluster, or change what they name in it; `errors` says what was refused, and where.
 
     Attributes:
         kind: what a pasted table of numbers holds.
@@ -94,7 +94,7 @@ class ExchangeModel(param.Parameterized):
         return True
 
     def forms(self) -> list[str]:
-        """What the cluster in hand can be downloaded as."""
+        """What the current cluster can be downloaded as."""
         cluster = self._model.cluster
         if cluster is None:
             return list(FORMS)[:1]
@@ -110,7 +110,7 @@ class ExchangeModel(param.Parameterized):
         return _FILE_NAMES.get(FORMS[form], f"{FORMS[form]}_tables.zip")
 
     def download(self, form: str) -> io.BytesIO:
-        """The cluster in hand as a file; tables of several files in a ZIP archive."""
+        """The current cluster as a file; tables of several files in a ZIP archive."""
         cluster, kind = self._model.cluster, FORMS[form]
         if cluster is None:
             return io.BytesIO()

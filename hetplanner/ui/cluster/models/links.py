@@ -60,7 +60,7 @@ class LinksModel(param.Parameterized):
 
     @property
     def cluster(self) -> Cluster | None:
-        """The cluster in hand."""
+        """The current cluster."""
         return self.editor.cluster
 
     # -- choosing ---------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class LinksModel(param.Parameterized):
         )
 
     def fit_formula(self) -> bool:
-        """Takes the constants from the measured links of the cluster in hand."""
+        """Takes the constants from the measured links of the current cluster."""
         fitted = fitted_formula(self.cluster) if self.cluster is not None else None
         if fitted is None:
             return self._refuse("formula", "needs at least 3 measured links between sites at different places")

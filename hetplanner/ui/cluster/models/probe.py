@@ -1,6 +1,6 @@
-"""Measuring the hosts of the cluster in hand: `hetplanner cluster probe`, started from the Cluster page.
+"""Measuring the hosts of the current cluster: `hetplanner cluster probe`, started from the Cluster page.
 
-What a browser gives is a name that the agent offers, and words of lists. The cluster in hand stays as it is until a
+What a browser gives is a name that the agent offers, and words of lists. The current cluster stays as it is until a
 person takes what was measured.
 """
 
@@ -48,8 +48,8 @@ class ProbeModel(param.Parameterized):
         only, all_pairs: what is measured.
         on_map: whether the map shows what was measured in place of what the cluster says.
         error: why nothing was started, or taken.
-        is_taken: whether the cluster in hand has what was measured.
-        preview: the cluster in hand with what was measured, for the map; None: the map shows the cluster itself.
+        is_taken: whether the current cluster has what was measured.
+        preview: the current cluster with what was measured, for the map; None: the map shows the cluster itself.
     """
 
     names: Any = param.Parameter(default=())
@@ -173,7 +173,7 @@ class ProbeModel(param.Parameterized):
     # -- what a person does -----------------------------------------------------------------------
 
     def start(self, *, anew: bool = False) -> None:
-        """Measures the hosts of the cluster in hand. The lock is checked here, in the server, not only in the page.
+        """Measures the hosts of the current cluster. The lock is checked here, in the server, not only in the page.
 
         Args:
             anew: what was measured before is not gone on from.
@@ -207,7 +207,7 @@ class ProbeModel(param.Parameterized):
         self.poll()
 
     def use(self) -> None:
-        """The cluster in hand takes what was measured; Undo takes it back."""
+        """The current cluster takes what was measured; Undo takes it back."""
         record = self.record
         if record is None or not self.has_numbers:
             return

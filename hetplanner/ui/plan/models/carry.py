@@ -1,4 +1,4 @@
-"""Keeps the plan in hand one of the settings in hand: every change estimates it anew, at once, or marks it."""
+"""Keeps the current plan one of the current settings: every change estimates it anew, at once, or marks it."""
 
 from contextlib import suppress
 from typing import Any
@@ -162,7 +162,7 @@ class CarryModel(param.Parameterized):
 
     @property
     def is_marked(self) -> bool:
-        """Whether what is shown of the plan differs from what was found for the settings in hand."""
+        """Whether what is shown of the plan differs from what was found for the current settings."""
         return self.state != "current"
 
     @property
@@ -186,7 +186,7 @@ class CarryModel(param.Parameterized):
 
     @property
     def words(self) -> str:
-        """What became of the plan under the settings in hand; '' while it is of them."""
+        """What became of the plan under the current settings; '' while it is of them."""
         if self.state == "current" or self.origin is None:
             return ""
         if self.state == "asking":

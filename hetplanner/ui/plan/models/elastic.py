@@ -20,7 +20,7 @@ def static_view(plan: AnyPlan) -> Plan:
 
 
 def swarm_words(plan: ElasticPlan | None) -> str:
-    """What is seen of the elastic plan in hand, and what is not; '' without one."""
+    """What is seen of the current elastic plan, and what is not; '' without one."""
     return "" if plan is None else f"{shape_text(plan)} at the start. Shown is {LEFT_OUT}"
 
 

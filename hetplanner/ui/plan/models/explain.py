@@ -1,4 +1,4 @@
-"""What helps to understand a plan: why it is as it is, what if, the kept ones; all about the plan in hand."""
+"""What helps to understand a plan: why it is as it is, what if, the kept ones; all about the current plan."""
 
 import json
 from pathlib import Path
@@ -68,11 +68,11 @@ class ExplainModel(param.Parameterized):
 
     @property
     def can_keep(self) -> bool:
-        """Whether there is a finished plan in hand."""
+        """Whether there is a current plan and its search has ended."""
         return self.plan.plan is not None and not self.plan.searching
 
     def keep(self) -> None:
-        """Keeps the plan in hand under the name that was typed, or a suggested one."""
+        """Keeps the current plan under the name that was typed, or a suggested one."""
         if self.plan.plan is not None:
             self.kept.keep(self.swarm or self.plan.plan)
 

@@ -77,7 +77,7 @@ class FreeShapeModel(param.Parameterized):
             self.param.trigger("changed")
 
     def take(self) -> None:
-        """Makes the plan of the search behind the one in hand; the settings are auto then."""
+        """Makes the plan of the search behind the current one; the settings are auto then."""
         if self._job is not None and self.can_take:
             job, self._job = self._job, None
             self.plan.join(job.id)

@@ -18,7 +18,7 @@ from hetplanner.ui.shell.models.texts import count_text, counted, seconds_text
 
 PLANNER = "pareto"
 WORTH_SAYING = 0.02
-"""Share by which a plan of the front is faster than the one in hand before the card says so."""
+"""Share by which a plan of the front is faster than the current one before the card says so."""
 _PHASES = {"step-time": "the fastest plan", "cost": "the cheapest plan", "between": "plans between", "done": "done"}
 
 
@@ -33,7 +33,7 @@ class FrontModel(param.Parameterized):
     def __init__(
         self, session: Session, plan: PlanModel, service: SearchService, on_take: Callable[[Plan], object]
     ) -> None:
-        """`on_take` makes a plan the one in hand."""
+        """`on_take` makes a plan the current one."""
         super().__init__()
         self.session, self.plan, self._service, self._on_take = session, plan, service, on_take
         self._job: SearchJob | None = None
@@ -77,7 +77,7 @@ class FrontModel(param.Parameterized):
     def _find(self, *_: Any) -> None:
         """After a reload, a change of settings and for another page: the newest front of this problem on this server.
 
-        One of other settings is not shown: its plans are not of the problem in hand.
+        One of other settings is not shown: its plans are not of the current problem.
         """
         if self.plan.taking:
             return
@@ -153,7 +153,7 @@ class FrontModel(param.Parameterized):
         return self._job.plan_on_front(self.chosen)
 
     def take(self) -> None:
-        """Makes the chosen plan the one in hand."""
+        """Makes the chosen plan the current one."""
         with self.session.reporting():
             plan = self.chosen_plan
             if plan is not None and not self.plan.searching:
@@ -190,7 +190,7 @@ class FrontModel(param.Parameterized):
 
     @property
     def _against_plan_text(self) -> str:
-        """Whether the fastest plan of the front beats the one in hand, after a space; else ''."""
+        """Whether the fastest plan of the front beats the current one, after a space; else ''."""
         estimate = self.plan.estimate
         if not self.rows or estimate is None or self.plan.outdated:
             return ""

@@ -148,7 +148,7 @@ class PlanModel(ProblemSettings):
 
     @property
     def is_of_this_cluster(self) -> bool:
-        """Whether the best plan is one of the cluster in hand."""
+        """Whether the best plan is one of the current cluster."""
         return self.plan is not None and self.plan.problem.cluster is self.cluster
 
     @property
@@ -303,22 +303,22 @@ class PlanModel(ProblemSettings):
 
     @property
     def moments(self) -> list[Moment]:
-        """The improvements of the search in hand, for its replay."""
+        """The improvements of the current search, for its replay."""
         return self._job.moments if self._job is not None else []
 
     @property
     def tried(self) -> list[TriedShape]:
-        """The shapes that the search in hand tried; empty until it ends."""
+        """The shapes that the current search tried; empty until it ends."""
         return self._job.tried if self._job is not None else []
 
     @property
     def ancestry(self) -> list[Ancestor]:
-        """Where the best placement of the search in hand comes from; empty until it ends."""
+        """Where the best placement of the current search comes from; empty until it ends."""
         return self._job.ancestry if self._job is not None else []
 
     @property
     def offset_s(self) -> float:
-        """Seconds of search before the one in hand, which goes on from it."""
+        """Seconds of search before the current one, which goes on from it."""
         return self._job.request.offset_s if self._job is not None else 0.0
 
     def _look_at_kernels(self) -> None:
@@ -362,7 +362,7 @@ class PlanModel(ProblemSettings):
 
     @property
     def bound(self) -> float | None:
-        """What no plan of the settings in hand can be below, where that is known."""
+        """What no plan of the current settings can be below, where that is known."""
         return None if self.outdated else self.lower_bound
 
     @property

@@ -1,4 +1,4 @@
-"""The report of the plan in hand, with the film of its search; made in a process of its own."""
+"""The report of the current plan, with the film of its search; made in a process of its own."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,8 +27,8 @@ class PlanReportModel:
     """Asks for reports.
 
     Args:
-        session: has the plan in hand; of an elastic plan a steady-state step of it is reported.
-        search: has the moments, if its plan is the one in hand.
+        session: has the current plan; of an elastic plan a steady-state step of it is reported.
+        search: has the moments, if its plan is the current one.
         compute: has the report made.
     """
 

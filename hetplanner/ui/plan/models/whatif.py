@@ -1,4 +1,4 @@
-"""What if: changes of the plan in hand whose effect shows at once, without a search."""
+"""What if: changes of the current plan whose effect shows at once, without a search."""
 
 from itertools import pairwise
 from typing import Any

@@ -33,7 +33,7 @@ class HistoryCard(ABC):
 
     @abstractmethod
     def rows(self) -> Sequence[Any]:
-        """What the search in hand tells; empty before its end."""
+        """What the current search tells; empty before its end."""
 
     @abstractmethod
     def nothing(self, rows: Sequence[Any]) -> str:
@@ -51,7 +51,7 @@ class HistoryCard(ABC):
         self._is_due = True
 
     def beat(self) -> None:
-        """Shows the search in hand, if it is another or has ended since; the page is in sight by then."""
+        """Shows the current search, if it is another or has ended since; the page is in sight by then."""
         if not self._is_due:
             return
         self._is_due = False

@@ -35,7 +35,7 @@ from hetplanner.ui.simulate.model import SimulateModel
 
 
 class PlannerApp(param.Parameterized):
-    """One session. A page is a view of `cluster`, `plan`, `simulate` or `run`; Export is one of the plan in hand."""
+    """One session. A page is a view of `cluster`, `plan`, `simulate` or `run`; Export is one of the current plan."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class PlannerApp(param.Parameterized):
         self._start(self.explain.search_again)
 
     def open_plan(self, plan: AnyPlan, name: str) -> None:
-        """Makes a plan that a file or a derivation gave the plan in hand of all pages, and keeps it.
+        """Makes a plan from a file or a derivation the current plan of all pages, and keeps it.
 
         A kept plan is found again after a reload; `name` is a wish.
         """
@@ -133,7 +133,7 @@ class PlannerApp(param.Parameterized):
             self.explain.open(name)
 
     def save_derived(self) -> None:
-        """The plan that the Simulate page shows becomes the plan in hand."""
+        """The plan that the Simulate page shows becomes the current plan."""
         plan, changed = self.simulate.shown, self.simulate.is_derived
         if plan is not None and self.simulate.can_save:
             self.simulate.save()
@@ -141,7 +141,7 @@ class PlannerApp(param.Parameterized):
                 self.open_plan(plan, f"{self.explain.kept.suggest(plan)} derived")
 
     def take_from_front(self, plan: Plan) -> None:
-        """The plan that is chosen on the front becomes the plan in hand."""
+        """The plan that is chosen on the front becomes the current plan."""
         self.open_plan(plan, f"{self.explain.kept.suggest(plan)} of the front")
 
     def open_recent(self, kind: str, key: str) -> None:
@@ -180,7 +180,7 @@ class PlannerApp(param.Parameterized):
         return ""
 
     def rehearse(self) -> None:
-        """Re-plans a small rehearsal of the problem in hand and opens the Run page."""
+        """Re-plans a small rehearsal of the current problem and opens the Run page."""
         with self.session.reporting():
             plan = self.session.plan
             problem = plan.problem if plan is not None else self.plan.problem()

@@ -1,4 +1,4 @@
-"""What one browser session shares between its pages: notices, the open page, the launch lock, the plan in hand."""
+"""What one browser session shares between its pages: notices, the open page, the launch lock, the current plan."""
 
 import secrets
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ class Session(param.Parameterized):
     unlocked = param.Boolean(default=False, doc="The launch token was typed in; only this session is unlocked.")
     plan = param.ClassSelector(class_=Plan, default=None)
     elastic = param.ClassSelector(
-        class_=ElasticPlan, default=None, doc="The elastic plan in hand; `plan` is a steady-state step of it then."
+        class_=ElasticPlan, default=None, doc="The current elastic plan; `plan` is a steady-state step of it then."
     )
     notice = param.Tuple(default=("info", ""), length=2, doc="Kind and text of the newest notice.")
 
@@ -49,7 +49,7 @@ class Session(param.Parameterized):
         return self.plan if self.elastic is None else self.elastic
 
     def take(self, plan: AnyPlan) -> Plan:
-        """Makes a plan the one in hand, and gives what pages of static plans show of it."""
+        """Makes a plan the current one, and gives what pages of static plans show of it."""
         shown = static_view(plan)
         self.plan = shown
         if isinstance(plan, ElasticPlan):

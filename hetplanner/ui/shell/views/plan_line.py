@@ -10,7 +10,7 @@ from hetplanner.ui.widgets.buttons import Button
 from hetplanner.ui.widgets.cards import COLOURS, FRAME, Words, frame, show_if, toolbar
 
 PAGES = ("plan", "simulate", "export")
-"""Pages that show the plan in hand."""
+"""Pages that show the current plan."""
 _BUTTON: dict[str, Any] = {"variant": "outlined", "margin": (3, 5)}
 
 

@@ -48,7 +48,7 @@ def test_names_may_be_a_persons_own_and_round_trips_are_halved():
     own = {"my BW.csv": files["bandwidth_gbit_s.csv"], "ping rtt.csv": files["latency_ms.csv"]}
     halved = cluster_from_uploads(own, like=CAMPUS, round_trip=True)
     np.testing.assert_allclose(halved.latency_s_DD * 2, CAMPUS.latency_s_DD)
-    assert halved.name == CAMPUS.name  # they go onto the cluster in hand
+    assert halved.name == CAMPUS.name  # they go onto the current cluster
     assert cluster_from_uploads(own).name == "my BW"
 
 

@@ -312,5 +312,5 @@ def test_ragged_placements_wait_for_the_finished_plan():
     plan = PlanDrawer(task).draw(even)
     assert plan is not None
     assert set(plan.ranks) == {"d0", "d2"}
-    # What is no better than the plan in hand is not drawn.
+    # What is no better than the current plan is not drawn.
     assert PlanDrawer(task, plan).draw(even) is None

@@ -1,4 +1,4 @@
-"""Never stale: whatever changes, the plan in hand is of the settings in hand, or says that it is not."""
+"""Never stale: whatever changes, the current plan is of the current settings, or says that it is not."""
 
 import random
 
@@ -33,7 +33,7 @@ def app(tmp_path, compute):
 
 
 def planned(app: PlannerApp, stages: int = 4, replicas: int = 2) -> Plan:
-    """A plan of the problem in hand."""
+    """A plan of the current problem."""
     problem = app.plan.problem()
     return fit_plan(order_devices(problem, (stages, replicas)), CostModel.of(problem))
 
@@ -131,7 +131,7 @@ def test_an_opened_plan_is_current_however_its_problem_is_written(app, compute):
 
 
 def test_a_hundred_random_changes_leave_no_number_without_a_mark(app, compute):
-    """After each: the plan is one of the problem in hand, or the page says that it is not."""
+    """After each: the plan is one of the current problem, or the page says that it is not."""
     finish_search(app, planned(app))
     rng = random.Random(16)
     samples = ["laptop_8_cities", "lab_2_sites_4"]

@@ -1,4 +1,4 @@
-"""The report that a page gives away: of the plan in hand, with the film of its search and of no other."""
+"""The report that a page gives away: of the current plan, with the film of its search and of no other."""
 
 from types import SimpleNamespace
 

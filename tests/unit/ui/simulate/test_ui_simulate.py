@@ -131,7 +131,7 @@ def test_a_saved_plan_is_the_plan_in_hand_and_keeps_its_original_beside_it(opene
     assert opened.shown is plan
     assert len(compute.questions) == asked, "what was found is known"
     assert opened.recompute == AS_PLANNED
-    assert opened.can_save  # the derived one is still the plan in hand
+    assert opened.can_save  # the derived one is still the current plan
     opened.save()
     assert opened.session.plan is plan
 
