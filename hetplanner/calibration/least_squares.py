@@ -26,7 +26,7 @@ TIE = 0.3
 UNTOUCHED = 1e-6
 # A fit ends when an iteration lowers the cost by less than this share: measurements have a noise of percents.
 LEAST_GAIN = 1e-6
-# Of a parameter, for slopes: as in SciPy.
+# Relative step of finite differences, as in SciPy.
 STEP = float(np.sqrt(np.finfo(np.float64).eps))
 
 
@@ -54,7 +54,7 @@ def fit_least_squares(
     bounds: tuple[FloatArray | float, FloatArray | float] = (-np.inf, np.inf),
     starts: Sequence[FloatArray] = (),
     loss: Literal["soft_l1", "linear"] = "soft_l1",
-    takes_many: bool = False,
+    batched: bool = False,
 ) -> Solution:
     """Minimises the weighted logarithms of predicted over measured.
 
@@ -67,8 +67,8 @@ def fit_least_squares(
         bounds: of the parameters; 0 must lie inside.
         starts: where the search begins beside 0, no change; the best of all ends is taken, of equal ones the first.
         loss: soft_l1 is pulled less by measurements far off; linear lies between measurements that disagree.
-        takes_many: whether `log_ratio` also takes many parameters at once (rows), and gives a row for each: slopes
-            by all parameters then take one call.
+        batched: whether `log_ratio` also takes a batch of parameters (a row each) and returns a row for each. The
+            Jacobian then takes one call.
 
     Returns:
         The solution. Errors are standard errors by the curvature: the noise that is seen (at least a tenth of the
@@ -86,13 +86,13 @@ def fit_least_squares(
     def residuals(x: FloatArray) -> FloatArray:
         return np.concatenate((weights * log_ratio(x) / noise, prior @ x))
 
-    def slopes(x: FloatArray) -> FloatArray:
+    def jacobian(x: FloatArray) -> FloatArray:
         step = STEP * np.maximum(1.0, np.abs(x))
         rows = (log_ratio(x + np.diag(step)) - log_ratio(x)) / step[:, None]
         return np.concatenate((weights[..., None] * rows.T / noise, prior))
 
     begun = [np.zeros(size), *(np.clip(start, *bounds) for start in starts)]
-    how = slopes if takes_many else "2-point"
+    how = jacobian if batched else "2-point"
     ends = [
         least_squares(residuals, start, how, bounds=bounds, loss=loss, x_scale=1.0, ftol=LEAST_GAIN) for start in begun
     ]

@@ -27,7 +27,7 @@ from hetplanner.cluster.model import TransferCost
 from hetplanner.cost.durations import durations_of
 from hetplanner.cost.estimate import CostModel
 from hetplanner.cost.links import LinkTable
-from hetplanner.cost.reduction import reduce_seconds_by_links
+from hetplanner.cost.reduction import batched_reduce_seconds
 from hetplanner.cost.tables import CostTables
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
@@ -219,7 +219,7 @@ def fit_links(
         return np.asarray(np.log(np.maximum(predicted, 1e-12) / measured))
 
     ties = _both_ways(plan, rules)
-    found = fit_least_squares(log_ratio, 2 * len(rules), weights=weights, ties=ties, takes_many=True)
+    found = fit_least_squares(log_ratio, 2 * len(rules), weights=weights, ties=ties, batched=True)
     touched = {i % len(rules) for i, told in enumerate(found.touched) if told}
     touched |= {j % len(rules) for pair in ties if {i % len(rules) for i in pair} & touched for j in pair}
     counts = {rule: sum(s.count for a, b, _, _, s in moved if rule_DD[a, b] == rule) for rule in rules}
@@ -243,8 +243,8 @@ def _both_ways(plan: Plan, rules: list[int]) -> list[tuple[int, int]]:
 
 
 def _reduction_seconds(plan: Plan, durations: Durations, links: LinkTable) -> list[FloatArray]:
-    """Modelled seconds of every reduction group; of many link tables with their axis."""
-    own_S, tied = reduce_seconds_by_links(plan, durations, links)
+    """Modelled seconds of every reduction group, with the batch axis of the links."""
+    own_S, tied = batched_reduce_seconds(plan, durations, links)
     rest = iter(tied)
     return [np.asarray(next(rest)[0] if g.tied else own_S[..., g.stages[0]]) for g in reduction_groups(plan)]
 

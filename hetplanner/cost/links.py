@@ -65,7 +65,7 @@ class LinkTable:
     def with_rules(self, latency_s_L: FloatArray, seconds_per_byte_L: FloatArray) -> LinkTable:
         """The same hosts with other numbers for every rule of `Cluster.links`; NICs stay ceilings.
 
-        With an axis in front these are many tables: `latency_s` and `seconds_per_byte` have the axis, too.
+        A batch axis in front of the rules makes a batch of tables: `latency_s` and `seconds_per_byte` have it, too.
         """
         table = replace(self)
         # In place of the cached properties.
@@ -115,8 +115,8 @@ class LinkTable:
         return np.array([*(1.0 / k.bandwidth for k in self.cluster.links), 0.0, NO_LINK_S_PER_BYTE])
 
     @property
-    def many(self) -> tuple[int, ...]:
-        """Shape of the axis in front where these are many tables: see `with_rules`."""
+    def batch_shape(self) -> tuple[int, ...]:
+        """Of a batch of tables, see `with_rules`; () for one table."""
         return self._seconds_per_byte_of_rule.shape[:-1]
 
     @property
@@ -144,7 +144,7 @@ class LinkTable:
 
 
 def _with_last(values_L: FloatArray, nowhere: float) -> FloatArray:
-    """Numbers of rules, with those of the diagonal and of no link behind them."""
+    """Numbers of rules, followed by those of the diagonal and of no link."""
     last = np.broadcast_to([0.0, nowhere], (*values_L.shape[:-1], 2))
     return np.concatenate((values_L, last), axis=-1)
 

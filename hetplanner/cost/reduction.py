@@ -54,7 +54,7 @@ class _Flows:
         return _Flows(phase, device_M[phase.sender_F], device_M[phase.receiver_F], bytes_F)
 
     def link_seconds(self, links: LinkTable) -> FloatArray:
-        """The slowest way through the rounds, NICs aside; one number, or with the axis that `links` have."""
+        """Seconds of the slowest path through the rounds, NICs aside; with the batch axis of `links`."""
         latency_F = links.latency_s(self.source_F, self.target_F)
         wire_F = self.bytes_F * links.seconds_per_byte(self.source_F, self.target_F)
         if self.phase.rounds == 1:
@@ -75,20 +75,20 @@ def reduce_seconds(
     """Seconds to reduce each stage's own gradients, and ``(seconds, stages)`` of the groups of weights tied across
     stages, in their order. Of stages whose weights are averaged in fragments: of the largest.
     """
-    reduce_s_S, tied = reduce_seconds_by_links(plan, durations, links)
+    reduce_s_S, tied = batched_reduce_seconds(plan, durations, links)
     return reduce_s_S, tuple((float(seconds), stages) for seconds, stages in tied)
 
 
-def reduce_seconds_by_links(
+def batched_reduce_seconds(
     plan: Plan, durations: Durations, links: LinkTable
 ) -> tuple[FloatArray, tuple[tuple[FloatArray, tuple[int, ...]], ...]]:
-    """:func:`reduce_seconds` by many link tables at once (`LinkTable.with_rules`), whose axis is in front of all."""
+    """:func:`reduce_seconds` for a batch of link tables (`LinkTable.with_rules`), with the batch axis first."""
     groups = reduction_groups(plan)
     # Tied weights follow when their stages are through, so the two kinds do not share the NICs.
     tied_groups = [g for g in groups if g.tied]
     # The last fragment is the largest.
     stage_groups = [g for g in groups if not g.tied and g.fragment == plan.fragments - 1]
-    reduce_s_S = np.zeros((*links.many, len(plan.stages)))
+    reduce_s_S = np.zeros((*links.batch_shape, len(plan.stages)))
     for at_once in _turns(plan, stage_groups):
         for group, seconds in zip(at_once, _network_seconds(plan, at_once, links), strict=True):
             adding_s = float(durations.reduce_s_N[list(group.ranks)].max()) / plan.fragments
@@ -137,7 +137,7 @@ def _network_seconds(plan: Plan, groups: list[ReductionGroup], links: LinkTable)
     """Seconds of each of several groups that reduce at once, phase by phase."""
     device_N = np.array([plan.problem.cluster.device_index(d) for d in plan.ranks])
     host_N = links.host_D[device_N]
-    seconds = [np.zeros(links.many) for _ in groups]
+    seconds = [np.zeros(links.batch_shape) for _ in groups]
     before: tuple[Phase | None, ...] = ()
     took: dict[int, FloatArray] = {}
     for phases in zip_longest(*(group.phases for group in groups)):

@@ -32,16 +32,16 @@ def estimate_swarm(plan: ElasticPlan, steady: Plan, model: CostModel | None = No
 
 
 def _kept_text(plan: ElasticPlan, steady: Plan) -> str:
-    """What a peer needs of its host's memory, as it keeps each gradient of a step until the commit."""
-    counts: Counter[tuple[int, int]] = Counter()
+    """Host memory of the peer that needs most: it keeps the gradient of each micro-batch until the commit."""
+    counts: Counter[tuple[int, int]] = Counter()  # micro-batches by stage and replica
     for route in steady.routes:
-        for place in enumerate(route.replicas):
-            counts[place] += route.micro_batches
+        counts.update(dict.fromkeys(enumerate(route.replicas), route.micro_batches))
     sizes = [GRADIENT_ELEMENT_BYTES * _trained(plan.ops_of(s)) for s in range(len(plan.stages))]
     stage, replica = max(counts, key=lambda place: sizes[place[0]] * counts[place])
     name = steady.problem.worker_name(steady.stages[stage].replicas[replica][0])
     size = short_bytes(sizes[stage] * counts[stage, replica])
-    return f"gradients of a step take up to {size} of host memory on {name} (stage {stage}) until the commit"
+    where = f"of host memory on {name} (stage {stage})"
+    return f"gradients of a step take {size} {where} until the commit, and more if peers leave"
 
 
 def _trained(ops: Sequence[Op]) -> int:

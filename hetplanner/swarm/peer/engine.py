@@ -2,7 +2,7 @@
 
 All methods run on one thread, the peer's own, in the order in which its machine wanted them. A token's gradient is kept
 by itself until the step is committed, so that exactly those that the journal names are folded. Until then it is in the
-host's memory: a device has no room for all of a step.
+host's memory, as a GPU seldom has room for all gradients of a step.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from hetplanner.cluster.catalog import resolve_device
 from hetplanner.cost.capacity import Capacity
 from hetplanner.cost.durations import durations_of
 from hetplanner.cost.links import LinkTable
-from hetplanner.cost.reduction import reduce_seconds, reduce_seconds_by_links, reduction_bytes
+from hetplanner.cost.reduction import batched_reduce_seconds, reduce_seconds, reduction_bytes
 from hetplanner.cost.tables import CostTables
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reducers.names import REDUCER_NAMES
@@ -87,13 +87,13 @@ def test_one_reduction_by_hand():
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_many_link_tables_at_once_are_each_by_itself(seed):
+def test_a_batch_of_link_tables_gives_what_each_table_gives(seed):
     plan = random_plan(seed, nics=seed % 2 == 0)
     plan = plan.replace(reducer=REDUCER_NAMES[seed % len(REDUCER_NAMES)])
     rng, links, durations = np.random.default_rng(seed), LinkTable.of(plan.problem.cluster), durations_of(plan)
     count = len(plan.problem.cluster.links)
     latency_RL, seconds_RL = rng.uniform(1e-4, 1e-1, (5, count)), rng.uniform(1e-9, 1e-6, (5, count))
-    together, tied = reduce_seconds_by_links(plan, durations, links.with_rules(latency_RL, seconds_RL))
+    together, tied = batched_reduce_seconds(plan, durations, links.with_rules(latency_RL, seconds_RL))
     for row, rules in enumerate(zip(latency_RL, seconds_RL, strict=True)):
         alone, alone_tied = reduce_seconds(plan, durations, links.with_rules(*rules))
         assert np.array_equal(together[row], alone)

@@ -107,7 +107,7 @@ class ClusterModel(param.Parameterized):
         return " ".join(part for part in parts if part)[:600]
 
     def device_rows(self) -> pd.DataFrame:
-        """The device table; its columns are the same for every cluster, as a browser's table takes new ones badly."""
+        """The device table. All clusters have the same columns: Tabulator fails on new ones while it is being built."""
         cluster = self.cluster
         if cluster is None:
             return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in DEVICE_COLUMNS.items()})
