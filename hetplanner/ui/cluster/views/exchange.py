@@ -63,9 +63,9 @@ class ExchangePart:
             **_DOWNLOAD,
         )
         hint = Words(
-            "JSON and GraphML files hold a cluster; CSV and NPY tables are told by their names: bandwidth, latency,"
-            " devices, overrides. Tables that name sites or devices of this cluster change just what they name; other"
-            " names make a new cluster.",
+            "JSON and GraphML files hold a cluster; CSV and NPY tables are recognised by their names: bandwidth,"
+            " latency, devices, overrides. Tables of sites or devices of this cluster change only these; other names"
+            " make a new cluster.",
             margin=(0, 14, 4, 14),
             size=12,
         )
@@ -91,7 +91,7 @@ class ExchangePart:
                 field("select", "source", "Numbers of tables are", model.source, options=list(SOURCES), width=150),
                 field("check", "round_trip", "Latencies are round trips: halve them", model.round_trip),
                 field("select", "kind", "A pasted table holds", kind, options=list(KINDS), width=170),
-                field("text", "first", "GPUs stand at (site, city); iperf3 from", model.first, width=230),
+                field("text", "first", "Site or city of the GPUs; iperf3 from", model.first, width=230),
                 field("text", "second", "The GPUs' host; iperf3 to", model.second, width=170),
                 button("paste", "Import pasted text", primary=True),
             ]

@@ -70,7 +70,7 @@ class PlanView(PageView):
         self.history = [TriedCard(app.plan, HEIGHT), AncestryCard(app.plan, HEIGHT)]
         self.light = CrossLight(self.world, self.places, self.memory, self._clicked)
         self.focus = Words(_POINT, margin=(0, 14, 8, 14))
-        self.gone = Button(label="What if without it?", variant="outlined", disabled=True, margin=(0, 14, 8, 14))
+        self.gone = Button(label="What if it is removed?", variant="outlined", disabled=True, margin=(0, 14, 8, 14))
         self.metrics = MetricRow("Step time", "Throughput", "Idle", "Tightest memory")
         self.swarm = Words(margin=(10, 14, 0, 14))
         self.why = Words(margin=(10, 14, 4, 14))
