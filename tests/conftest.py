@@ -8,6 +8,7 @@ Generated cases are the same in every run; `pytest tests/property --hypothesis-p
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 for name in THREADS:  # before any library reads it, and for every process that a test starts
@@ -30,8 +31,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # One process of xdist runs the tests of each of these folders, one by one.
 SERIAL = ("tests/browser/", "tests/notebooks/")
-# These start many processes: a file at a time, when all other tests are dealt out. Beside them a browser's story took
-# two to four times as long on two cores. The longest files come first: no process works on one alone at the end.
+# These start many processes, and wait for a third of their time: a file at a time, by a process of xdist of their own.
+# The others take them when all other tests are dealt out. The longest files come first: no process works on one alone
+# at the end.
 DEALT_SINGLY = "tests/distributed/installed/test_documented_commands.py"
 LATE = (
     DEALT_SINGLY,
@@ -69,13 +71,22 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
             process.wait()
 
 
+@pytest.hookimpl(optionalhook=True, wrapper=True)
+def pytest_xdist_auto_num_workers() -> Iterator[int]:
+    """One process more than there are cores: tests of `LATE` leave theirs idle while they wait."""
+    return (yield) + 1
+
+
 def _place_in_late(scope: str) -> int:
-    return next((place for place, start in enumerate(LATE) if scope.startswith(start)), -1)
+    return next(place for place, start in enumerate(LATE) if scope.startswith(start))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Deals tests out one by one, but folders of `SERIAL` whole, and those of `LATE` last, by files."""
+    """Deals tests out one by one, but folders of `SERIAL` whole, and those of `LATE` by files.
+
+    The last of three or more processes begins with those of `LATE`; the others end with them.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
@@ -86,8 +97,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
         def _assign_work_unit(self, node: object) -> None:
             early = next((scope for scope in self.workqueue if not scope.startswith(LATE)), None)
-            late = min(self.workqueue, key=_place_in_late, default=None)
-            if (first := early or late) is not None:
+            late = min((scope for scope in self.workqueue if scope.startswith(LATE)), key=_place_in_late, default=None)
+            is_last = len(self.nodes) > 2 and node is self.nodes[-1]
+            if (first := (late or early) if is_last else (early or late)) is not None:
                 self.workqueue.move_to_end(first, last=False)
             super()._assign_work_unit(node)
 

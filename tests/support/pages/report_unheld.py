@@ -1,4 +1,4 @@
-"""Tells of what a page's callbacks change without holding the document: `panel serve --setup` runs it first.
+"""Reports what a page's callbacks change without holding the document: a server imports it before it serves.
 
 Such a change goes out at once, past messages that Panel has serialised and still sends: if it is one of a part that is
 in them, the browser does not know the part yet. `Server.stop` finds the lines. `Server.stacks` asks for all stacks.

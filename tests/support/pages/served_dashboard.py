@@ -39,7 +39,7 @@ class Server:
     home: Path
     port: int = field(default_factory=free_port)
     process: subprocess.Popen | None = None
-    setup: ClassVar[str] = "tests/support/pages/report_unheld.py"
+    setup: ClassVar[str] = "tests/support/pages/server_setup.py"
     """Runs in the server before it serves."""
 
     @property

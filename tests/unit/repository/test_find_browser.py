@@ -58,12 +58,14 @@ def test_one_that_does_not_start_is_passed_by_for_playwrights_own(monkeypatch):
     assert machine.ran == []
 
 
-def test_root_installs_debians(monkeypatch):
+@pytest.mark.parametrize("package", ["chromium-headless-shell", "chromium"])
+def test_root_installs_debians_the_shell_without_windows_first(monkeypatch, package):
     machine = Machine(monkeypatch, root=True)
     machine.there = {"/usr/bin/apt-get"}
-    machine.brings = {"chromium": "/usr/bin/chromium"}
-    assert finding.find_browser() == "/usr/bin/chromium"
-    assert [command[:2] for command in machine.ran] == [["apt-get", "update"], ["apt-get", "install"]]
+    machine.brings = {package: f"/usr/bin/{package}"}
+    assert finding.find_browser() == f"/usr/bin/{package}"
+    assert machine.ran[-1][-1] == package
+    assert {command[0] for command in machine.ran} == {"apt-get"}
 
 
 def test_an_ordinary_user_installs_playwrights(monkeypatch):
@@ -92,7 +94,7 @@ def test_a_driver_that_does_not_start_is_one_line(monkeypatch):
 @pytest.mark.parametrize(
     ("root", "apt", "why"),
     [
-        (True, True, "`apt-get install -y -qq --no-install-recommends chromium` failed (E: no such host)"),
+        (True, True, "chromium-headless-shell` failed (E: no such host); `apt-get install -y -qq --no-install-recommends chromium` failed (E: no such host)"),
         (False, True, "only root may use apt-get"),
         (True, False, "there is no apt-get"),
     ],
