@@ -16,7 +16,7 @@ from tests.support.runs.fake_launcher import processes_under
 
 pytestmark = pytest.mark.distributed
 # Of the budgets and of the steps of training that the text states.
-SHARE, STEPS_SHARE = 0.05, 0.01
+SHARE, STEPS_SHARE = 0.05, 0.003
 FILES = ("trace.json", "better.json", "front", "calibrated.json", "report.html", "resnet101.html", "net.json")
 WRITTEN = {"command line": FILES, "tutorials": ("lab.html", "bert.json"), "weights": ("merged-model",)}
 

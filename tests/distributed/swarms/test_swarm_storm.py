@@ -170,7 +170,8 @@ def test_certificates_are_enough_to_take_part(tmp_path):
     said = {name: (tmp_path / "run" / f"log-of-{name}.txt").read_text() for name in ("plain", "stranger")}
     assert "asks for certificates; give --certificates" in said["plain"]
     assert "its certificate is not by the authority" in said["stranger"]
-    refused = [e["text"] for e in events_of(tmp_path / "run", "refused")]
+    # A slow peer with certificates may be refused once as well: that event names no host.
+    refused = [e["text"] for e in events_of(tmp_path / "run", "refused") if "peer" in e]
     assert refused
     assert all(text.startswith("no certificate of this swarm: ") for text in refused)
     assert losses_of(tmp_path / "run") == pytest.approx(reference_losses(spec), rel=EXACT)

@@ -102,7 +102,8 @@ def test_one_rank_equals_one_process_in_16_bits(dtype: str, tmp_path: Path) -> N
     config = TrainConfig(steps=10, seed=3, learning_rate=3e-3, clip_norm=0.5)
     _, expected = train_reference(plan.problem.workload, config)
     ranks = train(plan, config, tmp_path)
-    assert max(abs(a - b) for a, b in zip(ranks.losses(), expected, strict=True)) < 5e-5
+    # Losses in float32 are 2e-4 away. Without bfloat16 instructions, a processor sums in another order: 6e-5.
+    assert max(abs(a - b) for a, b in zip(ranks.losses(), expected, strict=True)) < 1e-4
 
 
 OVERFLOW_STEP = 3

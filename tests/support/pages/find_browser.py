@@ -54,8 +54,9 @@ def find_browser() -> str:
         if found is not None:
             return found
         tried.append(why)
+    reasons = "; ".join(dict.fromkeys(tried))
     raise BrowserMissing(
-        f"browser tests need Chromium or Chrome: none is installed; {'; '.join(dict.fromkeys(tried))}; install one (on Debian"
+        f"browser tests need Chromium or Chrome: none is installed; {reasons}; install one (on Debian"
         " `apt-get install chromium`)"
     )
 

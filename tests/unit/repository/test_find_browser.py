@@ -94,7 +94,8 @@ def test_a_driver_that_does_not_start_is_one_line(monkeypatch):
 @pytest.mark.parametrize(
     ("root", "apt", "why"),
     [
-        (True, True, "chromium-headless-shell` failed (E: no such host); `apt-get install -y -qq --no-install-recommends chromium` failed (E: no such host)"),
+        (True, True, "--no-install-recommends chromium-headless-shell` failed (E: no such host); `apt-get"),
+        (True, True, "`apt-get install -y -qq --no-install-recommends chromium` failed (E: no such host)"),
         (False, True, "only root may use apt-get"),
         (True, False, "there is no apt-get"),
     ],
