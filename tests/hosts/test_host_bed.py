@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -19,6 +20,8 @@ from tests.support.processes.patience import stretched, until
 pytestmark = pytest.mark.distributed
 
 TOLERANCE = 0.05
+# A busy machine sends less than a link takes, for seconds.
+TRIES = 5
 THREE = [HostSpec("a", rate_bits=20e6), HostSpec("b", rate_bits=40e6), HostSpec("c")]
 TWO_SITES = [HostSpec("a", site="east"), HostSpec("b", site="west"), HostSpec("c", rate_bits=10e6, site="west")]
 STUBBORN = """
@@ -51,6 +54,20 @@ def machines_network() -> list[str]:
     """What the machine's own network consists of."""
     asked = (["ip", "-br", "addr"], ["ip", "route"], ["ip", "-br", "link"], ["tc", "qdisc"], ["bridge", "link"])
     return [subprocess.run(argv, capture_output=True, text=True, check=True).stdout for argv in asked]
+
+
+def has_rates(expected_bits: list[float], measure: Callable[[], list[float]]) -> None:
+    """Measures payload until frames of it have the expected bits/s, at most TRIES times."""
+    for _ in range(TRIES):
+        found = [of_frames(rate) for rate in measure()]
+        if found == pytest.approx(expected_bits, rel=TOLERANCE):
+            return
+    assert found == pytest.approx(expected_bits, rel=stretched(TOLERANCE))
+
+
+def rate_of(bed: HostBed, sender: str, receiver: str) -> Callable[[], list[float]]:
+    """Measures one stream."""
+    return lambda: [stream_rates(bed, [sender], receiver)[sender]]
 
 
 def left_of(prefix: str) -> list[str]:
@@ -86,39 +103,36 @@ def test_everybody_reaches_everybody(make_bed, hosts):
 @pytest.mark.parametrize("rate_bits", [20e6, 200e6])
 def test_a_stream_is_as_fast_as_the_host_was_told(make_bed, rate_bits):
     bed = make_bed([HostSpec("a", rate_bits=rate_bits), HostSpec("b")])
-    assert of_frames(stream_rates(bed, ["a"], "b")["a"]) == pytest.approx(rate_bits, rel=stretched(TOLERANCE))
+    has_rates([rate_bits], rate_of(bed, "a", "b"))
 
 
 def test_a_stream_is_as_fast_as_iperf3_finds_the_link(make_bed):
     bed = make_bed([HostSpec("a", rate_bits=50e6), HostSpec("b")])
-    ours = stream_rates(bed, ["a"], "b")["a"]
-    assert ours == pytest.approx(iperf_rate(bed, "a", "b"), rel=stretched(TOLERANCE))
+    has_rates([50e6], rate_of(bed, "a", "b"))
+    has_rates([50e6], lambda: [iperf_rate(bed, "a", "b")])
 
 
 def test_each_of_two_senders_keeps_its_own_limit(make_bed):
     bed = make_bed(THREE)
-    rates = stream_rates(bed, ["a", "b"], "c")
-    assert of_frames(rates["a"]) == pytest.approx(20e6, rel=stretched(TOLERANCE))
-    assert of_frames(rates["b"]) == pytest.approx(40e6, rel=stretched(TOLERANCE))
+    has_rates([20e6, 40e6], lambda: list(stream_rates(bed, ["a", "b"], "c").values()))
 
 
 def test_what_enters_a_host_is_limited_for_all_senders_together(make_bed):
     bed = make_bed([HostSpec("a"), HostSpec("b"), HostSpec("c", rate_in_bits=30e6)])
-    assert of_frames(sum(stream_rates(bed, ["a", "b"], "c").values())) == pytest.approx(30e6, rel=stretched(TOLERANCE))
+    has_rates([30e6], lambda: [sum(stream_rates(bed, ["a", "b"], "c").values())])
 
 
 def test_sites_share_one_link_with_a_rate_for_each_way(make_bed):
     hosts = [HostSpec("a", site="east"), HostSpec("b", site="east"), HostSpec("c", site="west")]
     bed = make_bed(hosts, site_rates={("east", "west"): 30e6, ("west", "east"): 15e6})
-    there = stream_rates(bed, ["a", "b"], "c")
-    assert of_frames(sum(there.values())) == pytest.approx(30e6, rel=stretched(TOLERANCE))
-    assert of_frames(stream_rates(bed, ["c"], "a")["c"]) == pytest.approx(15e6, rel=stretched(TOLERANCE))
+    has_rates([30e6], lambda: [sum(stream_rates(bed, ["a", "b"], "c").values())])
+    has_rates([15e6], rate_of(bed, "c", "a"))
 
 
 def test_a_limit_can_change(make_bed):
     bed = make_bed([HostSpec("a", rate_bits=100e6), HostSpec("b")])
     bed.set_rate("a", 10e6)
-    assert of_frames(stream_rates(bed, ["a"], "b")["a"]) == pytest.approx(10e6, rel=stretched(TOLERANCE))
+    has_rates([10e6], rate_of(bed, "a", "b"))
 
 
 @pytest.mark.parametrize("hosts", [THREE, TWO_SITES], ids=["bridged", "routed"])
@@ -173,7 +187,7 @@ def test_a_host_that_is_cut_off_comes_back(make_bed):
     bed.join("a")
     until(lambda: let_in(bed, "a"), "a did not come back")
     assert pings(bed, "b", "a")
-    assert of_frames(stream_rates(bed, ["a"], "b")["a"]) == pytest.approx(20e6, rel=stretched(TOLERANCE))
+    has_rates([20e6], rate_of(bed, "a", "b"))
 
 
 @pytest.mark.parametrize("silently", [False, True])
@@ -192,7 +206,7 @@ def test_a_host_that_was_killed_boots_again(make_bed, silently):
     bed.boot_host("a")
     until(lambda: let_in(bed, "a"), "a did not boot")
     assert bed.ssh("a", "ls $HOME").stdout.split() == ["kept"]
-    assert of_frames(stream_rates(bed, ["a"], "b")["a"]) == pytest.approx(20e6, rel=stretched(TOLERANCE))
+    has_rates([20e6], rate_of(bed, "a", "b"))
 
 
 @pytest.mark.parametrize("error", [None, ZeroDivisionError, KeyboardInterrupt])
