@@ -31,11 +31,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # One process of xdist runs the tests of each of these folders, one by one.
 SERIAL = ("tests/browser/", "tests/notebooks/")
-# These start many processes, and wait for a third of their time: a file at a time, by a process of xdist of their own.
+# These start many processes and wait for a third of their time. One process of xdist begins with them, file by file.
 # The others take them when all other tests are dealt out. The longest files come first: no process works on one alone
 # at the end.
 DEALT_SINGLY = "tests/distributed/installed/test_documented_commands.py"
-LATE = (
+MULTI_PROCESS = (
     DEALT_SINGLY,
     "tests/hosts/test_ssh_launcher.py",
     "tests/hosts/",
@@ -73,35 +73,38 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)
 def pytest_xdist_auto_num_workers() -> Iterator[int]:
-    """One process more than there are cores: tests of `LATE` leave theirs idle while they wait."""
+    """One process more than there are cores: tests of `MULTI_PROCESS` leave theirs idle while they wait."""
     return (yield) + 1
 
 
-def _place_in_late(scope: str) -> int:
-    return next(place for place, start in enumerate(LATE) if scope.startswith(start))
+def _place(scope: str) -> int:
+    return next(place for place, start in enumerate(MULTI_PROCESS) if scope.startswith(start))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Deals tests out one by one, but folders of `SERIAL` whole, and those of `LATE` by files.
+    """Deals tests out one by one, but folders of `SERIAL` whole, and those of `MULTI_PROCESS` by files.
 
-    The last of three or more processes begins with those of `LATE`; the others end with them.
+    The last of three or more processes begins with those of `MULTI_PROCESS`; the others end with them.
     """
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(LATE) and not nodeid.startswith(DEALT_SINGLY):
+            if nodeid.startswith(MULTI_PROCESS) and not nodeid.startswith(DEALT_SINGLY):
                 return nodeid.partition("::")[0]
             return next((folder for folder in SERIAL if nodeid.startswith(folder)), nodeid)
 
         def _assign_work_unit(self, node: object) -> None:
-            early = next((scope for scope in self.workqueue if not scope.startswith(LATE)), None)
-            late = min((scope for scope in self.workqueue if scope.startswith(LATE)), key=_place_in_late, default=None)
             is_last = len(self.nodes) > 2 and node is self.nodes[-1]
-            if (first := (late or early) if is_last else (early or late)) is not None:
+            first = self._next_of(is_last) or self._next_of(not is_last)
+            if first is not None:
                 self.workqueue.move_to_end(first, last=False)
             super()._assign_work_unit(node)
+
+        def _next_of(self, multi_process: bool) -> str | None:
+            scopes = (scope for scope in self.workqueue if scope.startswith(MULTI_PROCESS) is multi_process)
+            return min(scopes, key=_place, default=None) if multi_process else next(scopes, None)
 
         def schedule(self) -> None:
             """A process begins a test once it knows the next one; xdist deals one test to one that comes later."""

@@ -1,15 +1,13 @@
 """The programs that a test bed of hosts needs: there, or installed now where root has apt-get."""
 
-import fcntl
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.hosts.netns import BedError
-from tests.support.pages.find_browser import install_by_apt
+from tests.support.pages.find_browser import install_by_apt, package_lock
 
 PACKAGES = {
     "ip": "iproute2",
@@ -36,7 +34,7 @@ POLICY = Path("/usr/sbin/policy-rc.d")
 
 def program(name: str) -> str:
     """Path of a program; installs its package if it is missing. Raises BedError."""
-    with _alone():
+    with package_lock():
         if found := _found(name):
             return found
         with _services_stay_down():
@@ -48,15 +46,6 @@ def program(name: str) -> str:
 
 def _found(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{OF_ROOT}")
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """One process of tests at a time: a program whose package another one is installing is there before it works."""
-    path = Path(tempfile.gettempdir()) / f"hetplanner-test-packages-{os.getuid()}.lock"
-    with os.fdopen(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600), "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 @contextmanager

@@ -43,6 +43,20 @@ class BrowserMissing(Exception):
 
 def find_browser() -> str:
     """Path of a Chromium or Chrome that starts; installs one where that is allowed. Raises BrowserMissing."""
+    with package_lock():
+        return _find_or_install()
+
+
+@contextmanager
+def package_lock() -> Iterator[None]:
+    """One process of tests installs packages at a time. A program that is found under the lock is installed whole."""
+    path = Path(tempfile.gettempdir()) / f"hetplanner-test-packages-{os.getuid()}.lock"
+    with os.fdopen(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _find_or_install() -> str:
     prepare_driver()
     found = working_browser()
     if found is not None:
@@ -95,24 +109,14 @@ def starts(path: str) -> bool:
 
 
 def install_by_apt(package: str = "chromium") -> str:
-    """Installs a package of Debian's as root; says what came of it."""
+    """Installs a package of Debian's as root, under :func:`package_lock`; says what came of it."""
     if shutil.which("apt-get") is None:
         return "there is no apt-get"
     if os.geteuid() != 0:
         return "only root may use apt-get"
     os.environ["DEBIAN_FRONTEND"] = "noninteractive"
-    with _alone():
-        run(["apt-get", "update", "-qq"], INSTALL_S)
-        return outcome(["apt-get", "install", "-y", "-qq", "--no-install-recommends", package])
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """One process of tests uses apt-get at a time: it fails beside another."""
-    path = Path(tempfile.gettempdir()) / f"hetplanner-test-apt-{os.getuid()}.lock"
-    with os.fdopen(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600), "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    run(["apt-get", "update", "-qq"], INSTALL_S)
+    return outcome(["apt-get", "install", "-y", "-qq", "--no-install-recommends", package])
 
 
 def install_by_playwright() -> str:

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 from hetplanner.atomic_files import write_whole
 from hetplanner.ui.plan.models.carry import CarryModel
 from hetplanner.ui.shell.models.texts import seconds_text
-from tests.support.pages import server_setup  # noqa: F401
+from tests.support.pages import report_unheld  # noqa: F401
 
 SETTINGS = ("stages", "replicas", "global_batch", "seq_len", "objective", "preset")
 set_state = CarryModel._set
