@@ -24,7 +24,7 @@ from hetplanner.planners.pins import pin_rows
 from hetplanner.planners.step_time.space import even_layers, even_shares
 
 CHOICE_WORDS = {
-    "placement": "placement (who sits where)",
+    "placement": "placement (which device serves which stage)",
     "cut": "cut (which layers form a stage)",
     "shares": "shares (how much each pipeline does)",
     "depth": "depth (micro-batches in flight)",
