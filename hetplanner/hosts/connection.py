@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 MAX_WORDS = 40
 END_S = 2.0
 ANSWER_S = 40.0
-"""Longest wait for a host's first words, and for an answer."""
+"""Longest wait for a host's first words, and for an answer to most questions."""
 
 
 class Connection:
@@ -68,9 +68,14 @@ class Connection:
         except (OSError, ValueError):
             raise Unreachable("the connection is lost") from None
 
-    def ask(self, do: str, body: bytes = b"", **header: Any) -> dict[str, Any]:
-        """Asks for something and waits for the answer. Raises Unreachable, Unfit (the host refuses it)."""
-        with self._limited():
+    def ask(self, do: str, body: bytes = b"", *, answer_s: float = ANSWER_S, **header: Any) -> dict[str, Any]:
+        """Asks for something and waits for the answer.
+
+        Raises:
+            Unreachable: the connection is lost, or there is no answer after `answer_s`.
+            Unfit: the host refuses it.
+        """
+        with self._limited(answer_s):
             self.send(do, body, **header)
             answer, _ = self.receive()
             while "pong" in answer and (do, answer["pong"]) != ("ping", header.get("id")):  # of another thread's
@@ -108,17 +113,17 @@ class Connection:
             cast(BinaryIO, self._process.stdin).close()
 
     @contextmanager
-    def _limited(self) -> Iterator[None]:
-        """Calls inside that wait for the host end after ANSWER_S."""
-        timer = threading.Timer(ANSWER_S, self._give_up)
+    def _limited(self, seconds: float = ANSWER_S) -> Iterator[None]:
+        """Calls inside that wait for the host end after so many seconds."""
+        timer = threading.Timer(seconds, self._give_up, [seconds])
         timer.start()
         try:
             yield
         finally:
             timer.cancel()
 
-    def _give_up(self) -> None:
-        self._said.append(f"no answer for {ANSWER_S:g} s")
+    def _give_up(self, seconds: float) -> None:
+        self._said.append(f"no answer for {seconds:g} s")
         self._process.kill()
 
     # -- why it ended -----------------------------------------------------------------------------

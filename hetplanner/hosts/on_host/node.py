@@ -33,7 +33,7 @@ from hetplanner.hosts.on_host.sending import (
     TORCHRUN_LOG,
     Changes,
 )
-from hetplanner.hosts.probe.devices import measure_devices
+from hetplanner.hosts.probe.devices import MEASURE_S, measure_devices
 from hetplanner.hosts.probe.streams import Streams
 
 NODE_LOG = "node.txt"
@@ -140,6 +140,7 @@ class Connection:
         self._writer.write({"unreached": found})
 
     def _probe_devices(self, header: dict[str, Any], body: bytes) -> None:
+        self._lease_s = max(self._lease_s, MEASURE_S + LEASE_S)  # the head is silent until the answer
         self._writer.write({"devices": measure_devices(int(header["count"]))})
 
     # -- a run ------------------------------------------------------------------------------------

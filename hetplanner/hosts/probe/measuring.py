@@ -14,7 +14,8 @@ from hetplanner.cluster.model import Device
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.hosts.asking import at_once
 from hetplanner.hosts.checks import Found, told_at_once
-from hetplanner.hosts.connection import Connection
+from hetplanner.hosts.connection import ANSWER_S, Connection
+from hetplanner.hosts.probe.devices import MEASURE_S
 from hetplanner.hosts.probe.record import ProbedDevice, ProbedLink, ProbedTogether, Record
 from hetplanner.hosts.probe.rounds import Match, matches, rounds
 from hetplanner.hosts.transport import SshTransport, Unfit, Unreachable
@@ -169,7 +170,7 @@ class Probe:
     def _devices(self, devices_of: Mapping[str, Sequence[Device]]) -> list[ProbedDevice]:
         def ask(host: PlacedHost) -> list[ProbedDevice]:
             devices = devices_of[host.name]
-            answer = self._ask(host.name, "probe-devices", count=len(devices))
+            answer = self._ask(host.name, "probe-devices", answer_s=MEASURE_S + ANSWER_S, count=len(devices))
             return _named(host.name, devices, answer["devices"])
 
         found = at_once(ask, [self.hosts[name] for name in devices_of])
@@ -279,10 +280,10 @@ class Probe:
 
     # -- asking ---------------------------------------------------------------------------------------
 
-    def _ask(self, host: str, do: str, **header: Any) -> dict[str, Any]:
+    def _ask(self, host: str, do: str, *, answer_s: float = ANSWER_S, **header: Any) -> dict[str, Any]:
         """What a host answers. Raises RunError with the host's name."""
         try:
-            answer = self._connections[host].ask(do, **header)
+            answer = self._connections[host].ask(do, answer_s=answer_s, **header)
         except (Unreachable, Unfit) as error:
             raise RunError(f"host {host}: {error}") from None
         if "failed" in answer:

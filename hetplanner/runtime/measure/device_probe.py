@@ -23,6 +23,8 @@ WINDOW_S = 0.8
 LEAST_RUNS = 3
 PRODUCT = {"cpu": 1024, "cuda": 8192}
 """Rows and columns of the matrices that are multiplied."""
+SLOW_PRODUCT = {"cpu": 256, "cuda": 2048}
+"""The same for a number format that would take longer than the window; a processor may have to emulate it."""
 COPIED_BYTES = {"cpu": 2**27, "cuda": 2**30}
 BLOCK = {"cpu": (512, 8, 128, 4), "cuda": (2048, 16, 1024, 4)}
 """Width, heads, tokens and sequences of the transformer's block."""
@@ -53,11 +55,16 @@ def main(arguments: list[str]) -> int:
 
 def product_flops_per_s(device: torch.device, name: DType) -> float:
     """FLOP per second of square matrix products in a number format."""
-    size = PRODUCT[device.type]
     set_matrix_products(name)
-    left, right = (torch.rand(size, size, device=device).to(TORCH_DTYPES[name]) for _ in range(2))
-    seconds = _each_s(device, lambda: torch.mm(left, right))
-    return 2.0 * size**3 / seconds
+
+    def measured(size: int, window_s: float) -> float:
+        left, right = (torch.rand(size, size, device=device).to(TORCH_DTYPES[name]) for _ in range(2))
+        return 2.0 * size**3 / _each_s(device, lambda: torch.mm(left, right), window_s)
+
+    large, small = PRODUCT[device.type], SLOW_PRODUCT[device.type]
+    flops_per_s = measured(small, 0.0)
+    is_slow = LEAST_RUNS * 2.0 * large**3 / flops_per_s > WINDOW_S
+    return measured(small if is_slow else large, WINDOW_S)
 
 
 def block_flops_per_s(device: torch.device, dtype: torch.dtype) -> float:
@@ -88,12 +95,12 @@ def memory_bytes(device: torch.device, count: int) -> int:
     return int(psutil.virtual_memory().total // count)
 
 
-def _each_s(device: torch.device, act: Callable[[], Any]) -> float:
+def _each_s(device: torch.device, act: Callable[[], Any], window_s: float = WINDOW_S) -> float:
     """Seconds of one run, the mean over a window; the first run is not counted."""
     act()
     _wait(device)
     began_s, runs = time.perf_counter(), 0
-    while runs < LEAST_RUNS or time.perf_counter() - began_s < WINDOW_S:
+    while runs < LEAST_RUNS or time.perf_counter() - began_s < window_s:
         act()
         _wait(device)
         runs += 1
