@@ -111,11 +111,26 @@ class ProfiledKinds:
 
     @cached_property
     def kept_L(self) -> FloatArray | None:
-        """Bytes that a micro-batch keeps of each layer, the most over the kinds; None where one was not measured."""
-        cells = [cell for cell in self.cells if cell.degree == 1]
-        if not cells or any(cost.kept is None for cell in cells for cost in self.cells[cell].values()):
+        """Bytes that a micro-batch keeps of each layer on a device, or on the members of a group together.
+
+        The most over the problem's devices and groups; None where one was not measured. A group of a degree that was
+        not measured keeps as much as a single device.
+        """
+        cells = {cell if cell in self.cells else PlainCell(cell.kind) for cell in self._cells_in_use}
+        if any(cost.kept is None for cell in cells for cost in self.cells.get(cell, {}).values()):
             return None
-        return np.max([self.of_layers(cell, "kept") for cell in cells], axis=0)
+        measured = [cell.degree * self.of_layers(cell, "kept") for cell in cells if cell in self.cells]
+        return np.max(measured, axis=0) if measured else None
+
+    @cached_property
+    def _cells_in_use(self) -> set[PlainCell]:
+        problem, cluster = self.problem, self.problem.cluster
+        group_of = {group.leader: group for group in problem.groups or ()}
+        found = set()
+        for device in problem.usable_devices:
+            kind, group = plain_kind(cluster.devices[cluster.device_index(device)].kind), group_of.get(device)
+            found.add(PlainCell(kind, group.degree, group.sharding) if group else PlainCell(kind))
+        return found
 
     def devices(self, table: DeviceTable, flops: float) -> DeviceTable:
         """Devices with the mean rate and the optimizer's speed that the profile says.

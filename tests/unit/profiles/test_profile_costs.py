@@ -12,11 +12,13 @@ from hetplanner.plan.files.plan_files import load_plan, save_plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.interface import Budget
 from hetplanner.planners.registry import make_planner
+from hetplanner.profiles.model import LayerCost
 from hetplanner.schema import checked
 from hetplanner.simulator.simulation import summarise_plan
 from hetplanner.workload.presets import preset
 from tests.support.plans.factories import chain_plan, small_cluster
-from tests.support.plans.profiles import made_profile
+from tests.support.plans.grouped import grouped_plan
+from tests.support.plans.profiles import made_profile, profile_of
 
 WORKLOAD = preset("tiny-gpt", global_batch=16, micro_batch=2)
 
@@ -52,6 +54,25 @@ def test_kept_bytes_of_a_profile_are_the_memory_of_a_plan() -> None:
     kept = 8_000_000 * (1 + 1)  # in proportion from micro-batches 1 and 4, which have the same: the line between
     assert tables.activation_bytes_O[-1] == pytest.approx(8 * kept / 2)
     assert plain.activation_bytes_O[-1] < tables.activation_bytes_O[-1]
+
+
+def test_groups_keep_what_was_measured_of_their_members() -> None:
+    plan = grouped_plan(2)
+    problem = plan.problem
+    of_one = profile_of(problem.workload, "T4", sizes=(2,))  # 2 MB of each layer
+    shared = tuple(row.replace(degree=2, kept=1.5e6) for row in of_one.rows)
+    unmeasured = tuple(row.replace(degree=2, kept=None) for row in of_one.rows)
+    layers = len(of_one.layer_names)
+
+    def kept(rows: tuple[LayerCost, ...]) -> float:
+        return float(CostTables(problem.replace(profile=of_one.replace(rows=rows))).activation_bytes_O[-1])
+
+    assert kept(of_one.rows) == pytest.approx(2e6 * layers)
+    assert kept(of_one.rows + shared) == pytest.approx(3e6 * layers)
+    assert kept(shared) == pytest.approx(3e6 * layers)
+    assert kept(of_one.rows + unmeasured) == pytest.approx(CostTables(problem).activation_bytes_O[-1])
+    single = problem.replace(profile=of_one.replace(rows=of_one.rows + shared), groups=None)
+    assert CostTables(single).activation_bytes_O[-1] == pytest.approx(2e6 * layers)
 
 
 def test_devices_of_the_same_numbers_are_told_apart_where_one_kind_is_profiled() -> None:
