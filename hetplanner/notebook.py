@@ -296,7 +296,7 @@ def calibrate(
     Args:
         source: a run, a trace of `plan`, or pairs of a plan and the measured seconds of its step.
         plan: of a trace.
-        fit: of pairs: what to fit, of efficiency, message, overlap, latency, bandwidth.
+        fit: of pairs: what to fit, of efficiency, message, overlap, step, launch, latency, bandwidth.
         last_steps: of a run: how many steps to read.
 
     Raises:

@@ -92,7 +92,8 @@ class Calibration(Noun):
         source: a trace (of a run) or a table of measured steps.
         description: what was measured.
         when: the date that links are marked with.
-        transfer: what a message costs beside its link, and a step beside its plan; None = as the cluster says.
+        transfer: what a message costs beside its link, a step beside its plan and an operator beside its arithmetic;
+            None = as the cluster says.
     """
 
     cluster: Name
@@ -105,6 +106,7 @@ class Calibration(Noun):
     message_error: Error = None
     overlap_error: Error = None
     step_error: Error = None
+    launch_error: Error = None
     checks: tuple[Check, ...] = ()
 
     def mean_error(self, when: Literal["before", "after"]) -> float:

@@ -1,9 +1,9 @@
 """Fits a cluster to a table of measured steps: a few factors that bring the closed form to the seconds measured.
 
 A table says less than a trace, so few numbers are fitted to it, never more than it has rows. They are one factor on the
-efficiency of all devices, seconds of a rank per message and per step, and the share of a message's wire time that its
-sender goes on. All latencies and all bandwidths have one factor each. Rows may be of several clusters, which share
-these numbers.
+efficiency of all devices, seconds of a rank per message, per step and per operator that it launches, and the share of a
+message's wire time that its sender goes on. All latencies and all bandwidths have one factor each. Rows may be of
+several clusters, which share these numbers.
 
 A step is the longest of several paths, so the error has plateaus: the fit starts from several points.
 """
@@ -36,15 +36,18 @@ from hetplanner.reading import reader
 from hetplanner.schema import Name, Noun, checked, one_line, parse_json, read_text
 
 FloatArray = NDArray[np.float64]
-Parameter = Literal["efficiency", "message", "overlap", "step", "latency", "bandwidth"]
+Parameter = Literal["efficiency", "message", "overlap", "step", "launch", "latency", "bandwidth"]
 PARAMETERS: tuple[Parameter, ...] = get_args(Parameter)
+TRANSFER = {"message", "overlap", "step", "launch"}
+"""Parameters of `TransferCost`."""
 
 MAX_TABLE_BYTES = 2**20
 MAX_ROWS = 10_000
 # Where the cluster says nothing of messages, a factor needs something to act on.
 FIRST_MESSAGE_S = 1e-4
 FIRST_STEP_S = 1e-3
-# A factor on the cost of messages and steps may well be 10 or 100 where the cluster says nothing.
+FIRST_LAUNCH_S = 1e-5
+# A factor on the cost of messages, steps and operators may well be 10 or 100 where the cluster says nothing.
 MESSAGE_SPREAD = 3.0
 # Steps are few and whole: the prior must not pull where they differ by a percent.
 STEP_NOISE = 0.005
@@ -204,9 +207,10 @@ def _check(steps: Sequence[MeasuredStep], fit: Sequence[str]) -> None:
             raise InvalidInput(f"table: {step.label}: seconds must be above 0 and finite, got {step.seconds}")
     _check_alike(steps, fit)
     profiled = [step.label for step in steps if step.plan.problem.profile is not None]
-    if "efficiency" in fit and profiled:
+    taken = [name for name in fit if name in ("efficiency", "launch")]
+    if taken and profiled:
         raise InvalidInput(
-            f"table: {profiled[0]}: its plan has a profile, which goes before the devices' efficiency; fit others"
+            f"table: {profiled[0]}: its plan has a profile, which goes before the devices' {taken[0]}; fit others"
             " (--fit message,overlap,latency,bandwidth), or plan without the profile"
         )
 
@@ -229,7 +233,7 @@ def _shared(cluster: Cluster, fit: Sequence[str]) -> dict[tuple[str, ...], objec
     found: dict[tuple[str, ...], object] = {("cluster", cluster.name): cluster}
     if "efficiency" in fit:
         found |= {("the efficiency of", d.kind): resolve_device(d).efficiency for d in cluster.devices}
-    if {"message", "overlap", "step"} & set(fit):
+    if TRANSFER & set(fit):
         found["the cost of messages",] = cluster.transfer or TransferCost()
     if {"latency", "bandwidth"} & set(fit):
         found |= {
@@ -262,6 +266,7 @@ class _Values:
     efficiency: float
     message_s: float
     each_step_s: float
+    launch_s: float
     overlap: float
     latency: float
     bandwidth: float
@@ -269,15 +274,18 @@ class _Values:
     @staticmethod
     def of(names: Sequence[str], x: FloatArray, said: TransferCost) -> _Values:
         change = dict(zip(names, x.tolist(), strict=True))
-        message_s, each_step_s = said.message, said.step
+        message_s, each_step_s, launch_s = said.message, said.step, said.launch
         if "message" in change:
             message_s = max(message_s, FIRST_MESSAGE_S) * math.exp(MESSAGE_SPREAD * change["message"])
         if "step" in change:
             each_step_s = max(each_step_s, FIRST_STEP_S) * math.exp(MESSAGE_SPREAD * change["step"])
+        if "launch" in change:
+            launch_s = max(launch_s, FIRST_LAUNCH_S) * math.exp(MESSAGE_SPREAD * change["launch"])
         return _Values(
             efficiency=math.exp(change.get("efficiency", 0.0)),
             message_s=message_s,
             each_step_s=each_step_s,
+            launch_s=launch_s,
             overlap=min(max(said.overlap + OVERLAP_SPREAD * change.get("overlap", 0.0), 0.0), 1.0),
             latency=math.exp(change.get("latency", 0.0)),
             bandwidth=math.exp(change.get("bandwidth", 0.0)),
@@ -287,7 +295,8 @@ class _Values:
         """The closed form's step with these numbers."""
         devices = model.tables.devices
         same_D = np.ones(len(devices.class_D))
-        tables = model.tables.with_devices(devices.scaled(self.efficiency * same_D, same_D))
+        devices = replace(devices.scaled(self.efficiency * same_D, same_D), launch_s=self.launch_s)
+        tables = model.tables.with_devices(devices)
         rules = plan.problem.cluster.links
         links = model.links.with_rules(
             np.array([link.latency * self.latency for link in rules]),
@@ -328,12 +337,15 @@ def _calibration(
             if "efficiency" in names
         ),
         links=tuple(links.values()) if {"latency", "bandwidth"} & set(names) else (),
-        transfer=TransferCost(message=values.message_s, overlap=values.overlap, step=values.each_step_s)
-        if {"message", "overlap", "step"} & set(names)
+        transfer=TransferCost(
+            message=values.message_s, overlap=values.overlap, step=values.each_step_s, launch=values.launch_s
+        )
+        if TRANSFER & set(names)
         else None,
         message_error=_times(error.get("message"), MESSAGE_SPREAD),
         overlap_error=_times(error.get("overlap"), OVERLAP_SPREAD),
         step_error=_times(error.get("step"), MESSAGE_SPREAD),
+        launch_error=_times(error.get("launch"), MESSAGE_SPREAD),
     )
 
 

@@ -298,7 +298,7 @@ def fit_transfer(
     share, error = _slope(np.array(wire), np.array(held))
     message_error = float(np.std(taking) / message_s / np.sqrt(len(taking))) if taking and message_s > 0 else None
     message_s = message_s if message_s >= LEAST_MESSAGE_S else 0.0
-    return TransferCost(message=message_s, overlap=1.0 - share, step=before.step), (message_error, error)
+    return before.replace(message=message_s, overlap=1.0 - share), (message_error, error)
 
 
 def _slope(wire_s: FloatArray, held_s: FloatArray) -> tuple[float, float | None]:

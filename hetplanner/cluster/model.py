@@ -111,18 +111,21 @@ class DeviceLink(LinkValue):
 
 
 class TransferCost(Noun):
-    """What every message between stages costs beside its link, and every step beside its plan: measured, not assumed.
+    """What messages cost beside their links, steps beside their plans and operators beside their arithmetic: measured.
 
     Attributes:
         message: seconds of a rank to hand a message over, and again of the rank that takes it.
         overlap: share of a message's wire time for which the sender goes on computing.
         step: seconds that every rank takes at the end of a step whatever it holds, such as for an optimizer on the
             processor, for data or for finding each other.
+        launch: seconds to launch an operator of the model in a forward, and twice in a backward. A processor needs them
+            beside the arithmetic; a GPU computes meanwhile, so the longer counts.
     """
 
     message: Seconds = 0.0
     overlap: Annotated[float, Field(strict=True, ge=0, le=1)] = 1.0
     step: Annotated[Seconds, Field(exclude_if=lambda value: not value)] = 0.0
+    launch: Annotated[Seconds, Field(exclude_if=lambda value: not value)] = 0.0
 
 
 class Cluster(Noun):

@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hetplanner.cluster.catalog import is_processor
 from hetplanner.cost.compute.devices import DeviceTable
 from hetplanner.cost.compute.groups import exchange_seconds, grouped_devices, with_gathers
 from hetplanner.cost.compute.profiled import ProfiledKinds, cell_of
@@ -458,7 +459,8 @@ class CostTables:
             max( FLOPs / (peak x efficiency),  passes x (weights + kept activations + output) / memory bandwidth )
 
         The second bounds small and elementwise ops. A backward makes two passes: gradients of inputs and of weights;
-        over frozen weights one. Of a kind with a profile a layer takes what was measured; this divides it among its
+        over frozen weights one. To launch the op takes `passes x launch` seconds: a processor adds them, of a GPU the
+        longer counts. Of a kind with a profile a layer takes what was measured; this divides it among its
         operators.
 
         Source: roofline model (Williams, Waterman, Patterson 2009), traffic counted as if nothing stayed in caches
@@ -473,7 +475,12 @@ class CostTables:
             memory = np.where(flops > 0, passes * traffic / self.devices.memory_bandwidth_bytes_per_s_D[device], 0.0)
             exchange = exchange_seconds(self.devices, int(device), workload, way, self.problem.profile)
             cell = cell_of(self.devices, int(device))
-            rows.append(_prefix(self.profiled.seconds(cell, way, np.maximum(arithmetic, memory), exchange)))
+            computing, launching = (
+                np.maximum(arithmetic, memory),
+                np.where(flops > 0, passes * self.devices.launch_s, 0.0),
+            )
+            roofline = computing + launching if is_processor(cell.kind) else np.maximum(computing, launching)
+            rows.append(_prefix(self.profiled.seconds(cell, way, roofline, exchange)))
         return np.array(rows)
 
 

@@ -30,7 +30,10 @@ def calibrate(
         Path | None, typer.Option("--table", help="Measured steps: CSV or JSON with the columns plan and seconds.")
     ] = None,
     fit: Annotated[
-        str, typer.Option(help="Of a table: efficiency, message, overlap, step, latency, bandwidth, comma-separated.")
+        str,
+        typer.Option(
+            help="Of a table: efficiency, message, overlap, step, launch, latency, bandwidth, comma-separated."
+        ),
     ] = "efficiency",
     published: Annotated[str | None, typer.Option(help="Predict published runs instead: dtfm.")] = None,
     cluster: Annotated[
@@ -153,6 +156,10 @@ def print_fit(found: Calibration, fitted: Cluster) -> None:
         if found.transfer.step:
             console.print(
                 f"every step: {short_seconds(found.transfer.step)}{_spread(found.step_error)} beside its plan"
+            )
+        if found.transfer.launch:
+            console.print(
+                f"every operator: {short_seconds(found.transfer.launch)}{_spread(found.launch_error)} to launch"
             )
     console.print(
         f"± standard error; ~ not told apart by these measurements, so near what was assumed. Cluster: {fitted.name}",

@@ -39,6 +39,8 @@ class DeviceTable:
     ring_s_per_byte_D: FloatArray
     ring_latency_s_D: FloatArray
     """Of the links between the members of a group."""
+    launch_s: float = 0.0
+    """Of an operator, see `TransferCost.launch`."""
 
     @staticmethod
     def of(cluster: Cluster, dtype: DType, update_bytes: float, profiled: Collection[str] = ()) -> DeviceTable:
@@ -89,6 +91,7 @@ class DeviceTable:
             0 * alone,
             nothing,
             nothing,
+            cluster.transfer.launch if cluster.transfer else 0.0,
         )
 
     def scaled(self, rate_D: FloatArray, memory_D: FloatArray) -> DeviceTable:

@@ -1,10 +1,11 @@
 """Calibration from tables of measured steps: a few factors, never more than there are rows."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
-from hetplanner.calibration.model import apply_calibration
+from hetplanner.calibration.model import apply_calibration, calibration_from_json, calibration_to_data
 from hetplanner.calibration.table_fit import MeasuredStep, calibrate_table, match_plans, read_table
 from hetplanner.cluster.formats.cluster_files import cluster_to_data
 from hetplanner.cluster.model import TransferCost
@@ -13,6 +14,7 @@ from hetplanner.errors import InvalidInput
 from hetplanner.simulator.simulation import summarise_plan
 from hetplanner.workload.presets import preset
 from tests.support.plans.factories import chain_plan, small_cluster
+from tests.support.plans.profiles import made_profile
 from tests.unit.calibration.test_calibration import ASSUMED, TRUE, mixed_cluster, plan_on
 
 
@@ -58,6 +60,27 @@ def test_several_rows_tell_message_cost_and_overlap():
     fitted = apply_calibration(found, steps[0].plan.problem.cluster)
     plan = steps[0].plan.replace(problem=steps[0].plan.problem.replace(cluster=fitted))
     assert estimate_plan(plan).step_s == pytest.approx(found.checks[0].after_s, rel=1e-6)
+
+
+def test_plans_of_unlike_models_tell_what_an_operator_takes_to_launch():
+    steps = []
+    for model, size in (("tiny-gpt", 1), ("tiny-gpt", 8), ("small-gpt", 2)):
+        cluster = small_cluster(2).replace(name=f"{model} {size}")
+        plan = chain_plan((4,), (5,), cluster=cluster, workload=preset(model, global_batch=4 * size, micro_batch=size))
+        devices = tuple(device.replace(efficiency=0.2) for device in cluster.devices)
+        true = cluster.replace(devices=devices, transfer=TransferCost(launch=3e-4))
+        measured = plan.replace(problem=plan.problem.replace(cluster=true))
+        steps.append(MeasuredStep(cluster.name, plan, estimate_plan(measured).step_s))
+    found = calibrate_table(steps, fit=("efficiency", "launch"))
+    assert found.transfer is not None
+    assert found.transfer.launch == pytest.approx(3e-4, rel=0.03)
+    assert [k.efficiency for k in found.kinds] == pytest.approx([0.2], rel=0.03)
+    assert calibration_from_json(json.dumps(calibration_to_data(found))).transfer == found.transfer
+    assert "launch" not in cluster_to_data(steps[0].plan.problem.cluster).get("transfer", {}), "as files were"
+    profiled = steps[0].plan.problem.workload
+    plan = steps[0].plan.replace(problem=steps[0].plan.problem.replace(profile=made_profile(profiled)))
+    with pytest.raises(InvalidInput, match="has a profile, which goes before the devices' launch"):
+        calibrate_table([MeasuredStep("profiled", plan, 1.0)], fit=("launch",))
 
 
 def test_several_rows_tell_what_every_step_costs():

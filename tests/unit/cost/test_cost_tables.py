@@ -2,8 +2,11 @@ import numpy as np
 import pytest
 
 from hetplanner.cluster.catalog import resolve_device
+from hetplanner.cluster.model import TransferCost
+from hetplanner.cost.bounds.lower_bounds import bound_step
 from hetplanner.cost.capacity import Capacity
 from hetplanner.cost.durations import durations_of
+from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.cost.links import LinkTable
 from hetplanner.cost.reduction import batched_reduce_seconds, reduce_seconds, reduction_bytes
 from hetplanner.cost.tables import CostTables
@@ -28,6 +31,32 @@ def test_compute_is_flops_over_achieved_rate_where_arithmetic_rules():
     assert seconds >= arithmetic * (1 - 1e-9)
     params, moved = ops[op].num_params * 4, 2 * (ops[op].activation_bytes + ops[op].output_bytes)
     assert seconds == pytest.approx(max(arithmetic, (params + moved) / spec.memory_bandwidth_bytes_per_s))
+
+
+@pytest.mark.parametrize(("kind", "adds"), [("CPU generic", True), ("T4", False)])
+def test_a_launch_comes_on_top_on_a_processor_and_meanwhile_on_a_gpu(kind, adds):
+    plain = tables()
+    devices = tuple(device.replace(kind=kind) for device in plain.problem.cluster.devices)
+    cluster = plain.problem.cluster.replace(devices=devices)
+
+    def seconds(transfer):
+        costs = CostTables(plain.problem.replace(cluster=cluster.replace(transfer=transfer)))
+        return np.diff(costs.forward_s_CO[0]), np.diff(costs.backward_s_CO[0])
+
+    launch = float(seconds(None)[0].max()) / 2  # longer than some operators, shorter than others
+    for passes, without, having in zip((1, 2), seconds(None), seconds(TransferCost(launch=launch)), strict=True):
+        expected = without + passes * launch if adds else np.maximum(without, passes * launch)
+        assert having == pytest.approx(np.where(without > 0, expected, 0.0))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_bound_holds_where_operators_take_long_to_launch(seed):
+    plan = random_plan(seed)
+    said = plan.problem.cluster.transfer or TransferCost()
+    cluster = plan.problem.cluster.replace(transfer=said.replace(launch=2e-3))
+    plan = plan.replace(problem=plan.problem.replace(cluster=cluster))
+    model = CostModel.of(plan.problem)
+    assert 0 < bound_step(model.tables, model.links) <= estimate_plan(plan).step_s
 
 
 def test_ranges_add_up_and_double_with_the_micro_batch():
