@@ -24,6 +24,10 @@ from hetplanner.runs.agent.connection import find_agent
 from hetplanner.ui.shell.models.session import PAGES
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from tests.support.pages.find_browser import find_browser  # noqa: E402
+
 TOKEN = "SCREENSHOT-TOKEN"
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 PATIENCE_MS = 120_000
@@ -130,8 +134,9 @@ def main() -> None:
     asked = parser.parse_args()
     width, height = map(int, asked.size.split("x"))
     asked.out.mkdir(exist_ok=True, parents=True)
+    chromium = find_browser()
     with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as url, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         page = browser.new_page(viewport={"width": width, "height": height})
         page.goto(url)
         page.get_by_role("button", name="Search", exact=True).wait_for(timeout=PATIENCE_MS)

@@ -15,11 +15,14 @@ from hetplanner.capture.ops import Group, group_calls, kind_of, layers_of
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import checked
 from hetplanner.workload.model import Op, OpGraph
-from hetplanner.workload.program import MAX_BUFFER_ELEMENTS, Buffer, Node, Parameter, Program
+from hetplanner.workload.program import MAX_BUFFER_VALUES, Buffer, Node, Parameter, Program
 from hetplanner.workload.task import HiddenTokens, Task, num_hidden
 from hetplanner.workload.workload import Workload
 
 DEFAULT_GLOBAL_BATCH = 64
+
+RUNS_FROM = 65_536
+"""Elements above which a constant is stored as runs of equal values."""
 
 
 def capture_workload(
@@ -191,16 +194,18 @@ def _program(exported: Exported, groups: list[Group], task: Task | None) -> Prog
 
 
 def _buffer(name: str, value: Tensor, running: bool) -> Buffer:
-    if value.numel() > MAX_BUFFER_ELEMENTS:
+    values, runs = value.detach().reshape(-1), None
+    if value.numel() > RUNS_FROM:  # masks hold few values, each many times
+        values, counts = torch.unique_consecutive(values, return_counts=True)
+        runs = tuple(counts.tolist())
+    if len(values) > MAX_BUFFER_VALUES:
         raise InvalidInput(
-            f"buffer {name} {list(value.shape)}: must hold at most {MAX_BUFFER_ELEMENTS} values, has {value.numel()};"
-            " compute it in forward (torch.arange, torch.ones(...).tril()) instead of keeping it"
+            f"buffer {name} {list(value.shape)}: must hold at most {MAX_BUFFER_VALUES} values that differ from the one"
+            f" before, has {len(values)}; compute it in forward (torch.arange, torch.ones(...).tril()) instead of"
+            " keeping it"
         )
     return Buffer(
-        shape=tuple(value.shape),
-        dtype=_dtype(value.dtype),
-        values=tuple(value.detach().reshape(-1).tolist()),
-        running=running,
+        shape=tuple(value.shape), dtype=_dtype(value.dtype), values=tuple(values.tolist()), runs=runs, running=running
     )
 
 

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from hetplanner.errors import InvalidInput
-from hetplanner.workload.program import INIT_CALLS, MAX_BUFFER_ELEMENTS, RANDOM_INIT_CALLS, InitCall
+from hetplanner.workload.program import INIT_CALLS, MAX_BUFFER_VALUES, RANDOM_INIT_CALLS, InitCall
 
 _CREATED: dict[str, Callable[..., InitCall | None]] = {
     "empty": lambda *_: None,
@@ -179,7 +179,7 @@ def _numbers(name: str, rest: Any, kwargs: Any) -> tuple[str, tuple[float, ...]]
 
 def _values_of(tensor: Tensor) -> tuple[str, tuple[float, ...]] | None:
     """The values themselves, if they are there and few."""
-    if isinstance(tensor, FakeTensor) or tensor.device.type != "cpu" or tensor.numel() > MAX_BUFFER_ELEMENTS:
+    if isinstance(tensor, FakeTensor) or tensor.device.type != "cpu" or tensor.numel() > MAX_BUFFER_VALUES:
         return None
     return "values_", tuple(float(v) for v in tensor.detach().reshape(-1).tolist())
 

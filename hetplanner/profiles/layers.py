@@ -16,7 +16,7 @@ def layer_runs(workload: Workload) -> tuple[LayerRun, ...]:
     A group ends where the operators' layer changes and a stage may end; equal groups bear one name. A transformer by
     formula has `embedding`, `block` and `head` (with norm and loss), and others where blocks differ.
     """
-    groups = _groups(workload)
+    groups = layer_groups(workload)
     names: dict[tuple[object, ...], str] = {}
     taken: set[str] = set()
     runs: list[LayerRun] = []
@@ -33,7 +33,8 @@ def layer_runs(workload: Workload) -> tuple[LayerRun, ...]:
     return tuple(runs)
 
 
-def _groups(workload: Workload) -> list[Sequence[Op]]:
+def layer_groups(workload: Workload) -> list[Sequence[Op]]:
+    """The operators of every layer, see :func:`layer_runs`."""
     ops, may_end = workload.graph.ops, set(workload.boundaries)
     starts = [0]
     for k in range(1, len(ops)):

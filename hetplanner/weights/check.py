@@ -155,7 +155,8 @@ def _check_constants(tensors: Mapping[str, StoredTensor], program: Program | Non
     for name in sorted(known):
         tensor, buffer = tensors[name], buffers[name]
         _check_tensor(Part(name, buffer.shape, dtype=buffer.dtype), tensor, place)
-        if not np.array_equal(values_of(tensor).ravel(), np.asarray(buffer.values, dtype=buffer.dtype)):
+        ours = np.repeat(np.asarray(buffer.values, dtype=buffer.dtype), 1 if buffer.runs is None else buffer.runs)
+        if not np.array_equal(values_of(tensor).ravel(), ours):
             raise InvalidInput(
                 one_line(
                     f"{place}: {tensor.file.name}: tensor {name!r:.120} is a constant, which has other values in the"

@@ -22,8 +22,10 @@ from hetplanner.workload.model import OpGraph
 from hetplanner.workload.task import HiddenTokens, Task
 
 MAX_NODES = 200_000
-MAX_BUFFER_ELEMENTS = 65_536
+MAX_BUFFER_VALUES = 2**18
 """Values of a buffer that a program may carry; larger constants have to be computed in the model's forward."""
+MAX_BUFFER_ELEMENTS = 2**28
+"""Elements of all buffers of a program, where runs of equal values are carried once."""
 
 Extent = Annotated[int, Field(strict=True, ge=0, le=10**12)]
 Shape = Annotated[tuple[Extent, ...], Field(max_length=16)]
@@ -47,7 +49,7 @@ class InitCall(Noun):
     """
 
     call: Literal[INIT_CALLS]  # type: ignore[valid-type]
-    args: Annotated[tuple[float, ...], Field(max_length=MAX_BUFFER_ELEMENTS)] = ()
+    args: Annotated[tuple[float, ...], Field(max_length=MAX_BUFFER_VALUES)] = ()
     view: tuple[int, tuple[int, ...], tuple[int, ...]] | None = None
 
 
@@ -60,12 +62,35 @@ class Parameter(Noun):
 
 
 class Buffer(Noun):
-    """A constant, or statistics that training moves (`running`; batch norm's). `values` are row by row."""
+    """A constant, or statistics that training moves (`running`; batch norm's).
+
+    Attributes:
+        values: row by row.
+        runs: how often each value follows itself, as in masks; None: once.
+    """
 
     shape: Shape
     dtype: ElementType
-    values: Annotated[tuple[float | int | bool, ...], Field(max_length=MAX_BUFFER_ELEMENTS)]
+    values: Annotated[tuple[float | int | bool, ...], Field(max_length=MAX_BUFFER_VALUES)]
+    runs: Annotated[
+        tuple[Annotated[int, Field(strict=True, ge=1)], ...] | None,
+        Field(max_length=MAX_BUFFER_VALUES, exclude_if=lambda value: value is None),
+    ] = None
     running: bool = False
+
+    @model_validator(mode="after")
+    def _fills_its_shape(self) -> Self:
+        if self.runs is not None and len(self.runs) != len(self.values):
+            raise ValueError(f"runs: must be as many as values, {len(self.values)}, got {len(self.runs)}")
+        count = len(self.values) if self.runs is None else sum(self.runs)
+        if count != self.num_elements:
+            raise ValueError(f"values: must be {self.num_elements:,} for shape {list(self.shape)}, got {count:,}")
+        return self
+
+    @property
+    def num_elements(self) -> int:
+        """Of the tensor."""
+        return math.prod(self.shape)
 
 
 class Node(Noun):
@@ -122,6 +147,13 @@ class Program(Noun):
             raise ValueError("task: belongs to inputs and labels of token ids (int64 [B, T])")
         if self.inputs != (self.labels[0], halves * self.labels[-1]) or self.num_targets > self.labels[-1]:
             raise ValueError(f"task: {self.task.kind} needs {halves} inputs a label, and no more targets than labels")
+        return self
+
+    @model_validator(mode="after")
+    def _buffers_are_small(self) -> Self:
+        elements = sum(buffer.num_elements for buffer in self.buffers.values())
+        if elements > MAX_BUFFER_ELEMENTS:
+            raise ValueError(f"buffers: must have at most {MAX_BUFFER_ELEMENTS:,} elements in all, got {elements:,}")
         return self
 
     @model_validator(mode="after")

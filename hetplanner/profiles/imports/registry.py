@@ -12,12 +12,16 @@ from hetplanner.profiles.imports.csv_table import CSV
 from hetplanner.profiles.imports.interface import MAX_FILES, Cell, Named, ProfileFormat
 from hetplanner.profiles.imports.metis import METIS
 from hetplanner.profiles.imports.sailor import SAILOR
-from hetplanner.profiles.layers import layer_runs
+from hetplanner.profiles.layers import layer_groups, layer_runs
 from hetplanner.profiles.match import profile_of
-from hetplanner.profiles.model import LayerCost, LayerRun, Profile
+from hetplanner.profiles.model import LayerCost, Profile
 from hetplanner.reading import reader
 from hetplanner.schema import checked, one_line, read_text
+from hetplanner.workload.model import Op
 from hetplanner.workload.workload import Workload
+
+Part = tuple[int, float]
+"""A layer of a cell, and a share of it."""
 
 FORMATS = MappingProxyType({format.name: format for format in (CSV, SAILOR, METIS, AMP)})
 
@@ -52,10 +56,9 @@ def imported_profile(files: Mapping[str, bytes], workload: Workload, kind: str |
 
 def _profile(files: Sequence[Named], workload: Workload, kind: str | None) -> Profile:
     format = _format_of(files)
-    runs = layer_runs(workload)
     rows: list[LayerCost] = []
     for cell in format.read(files):
-        rows += _rows(cell, runs, workload, kind, files[0].name)
+        rows += _rows(cell, workload, kind, files[0].name)
     named = files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more"
     return profile_of(
         workload, rows, name=f"{workload.name} from {named}", source=f"imported from {named} ({format.name})"
@@ -77,7 +80,7 @@ def _format_of(files: Sequence[Named]) -> ProfileFormat:
     return found[0]
 
 
-def _rows(cell: Cell, runs: Sequence[LayerRun], workload: Workload, kind: str | None, place: str) -> list[LayerCost]:
+def _rows(cell: Cell, workload: Workload, kind: str | None, place: str) -> list[LayerCost]:
     """A cell as rows of the distinct layers; equal layers have the mean of theirs."""
     named = kind or cell.kind
     if not named:
@@ -85,11 +88,10 @@ def _rows(cell: Cell, runs: Sequence[LayerRun], workload: Workload, kind: str | 
     if kind and cell.kind and plain_kind(kind) != plain_kind(cell.kind):
         raise InvalidInput(f"{place}: is of {cell.kind!r:.60}, not of {kind!r:.60}; leave --kind out")
     where = f"{place}: {named} at micro-batch {cell.micro_batch}, degree {cell.degree}"
-    members = _members(cell, runs, workload, where)
     rows = []
-    for name, places in members.items():
-        mean = [_mean([cell.layers[i][part] for i in places]) for part in range(3)]
-        kept = _mean([cell.kept[i] for i in places]) if cell.kept else None
+    for name, parts in _parts(cell, workload, where).items():
+        mean = [_mean([(cell.layers[i][k], share) for i, share in parts]) for k in range(3)]
+        kept = _mean([(cell.kept[i], share) for i, share in parts]) if cell.kept else None
         rows.append(
             checked(
                 LayerCost,
@@ -109,8 +111,9 @@ def _rows(cell: Cell, runs: Sequence[LayerRun], workload: Workload, kind: str | 
     return rows
 
 
-def _members(cell: Cell, runs: Sequence[LayerRun], workload: Workload, where: str) -> dict[str, list[int]]:
-    """By distinct layer of the model: which of the cell's layers it is."""
+def _parts(cell: Cell, workload: Workload, where: str) -> dict[str, list[Part]]:
+    """By distinct layer of the model: which of the cell's layers it is, and what share of it."""
+    runs = layer_runs(workload)
     if cell.names is not None:
         known = {run.name for run in runs}
         wrong = [name for name in cell.names if name not in known]
@@ -118,19 +121,40 @@ def _members(cell: Cell, runs: Sequence[LayerRun], workload: Workload, where: st
         if wrong or missing:
             what = f"unknown layer {wrong[0]!r:.60}" if wrong else f"layer {missing[0]!r:.60} is missing"
             raise InvalidInput(f"{where}: {what}; {workload.name} has {', '.join(sorted(known)[:8])}")
-        return {name: [i] for i, name in enumerate(cell.names)}
-    count = sum(run.times for run in runs)
+        return {name: [(i, 1.0)] for i, name in enumerate(cell.names)}
+    groups = layer_groups(workload)
+    parts = [(i, 1.0) for i in range(len(groups))]
+    if len(cell.layers) != len(groups):
+        parts = _with_one_head(groups)
+    count = parts[-1][0] + 1
     if len(cell.layers) != count:
         raise InvalidInput(
             f"{where}: has {len(cell.layers)} layers, {workload.name} has {count} with embedding and head;"
             f" give the model that was measured{_layers_hint(workload, len(cell.layers) - count)}"
         )
-    found: dict[str, list[int]] = {}
-    first = 0
-    for run in runs:
-        found.setdefault(run.name, []).extend(range(first, first + run.times))
-        first += run.times
+    found: dict[str, list[Part]] = {}
+    names = (name for run in runs for name in [run.name] * run.times)
+    for name, part in zip(names, parts, strict=True):
+        found.setdefault(name, []).append(part)
     return found
+
+
+def _with_one_head(groups: Sequence[Sequence[Op]]) -> list[Part]:
+    """Parts of a profile with one embedding and one head; a captured model has several layers in front and behind."""
+    blocks = [i for i, ops in enumerate(groups) if ops[0].layer is not None]
+    if not blocks:
+        return [(i, 1.0) for i in range(len(groups))]
+    first, end = blocks[0], blocks[-1] + 1
+    front, behind = _shares(groups[:first]), _shares(groups[end:])
+    inner = [(i - first + bool(front), 1.0) for i in range(first, end)]
+    head = inner[-1][0] + 1
+    return [*((0, share) for share in front), *inner, *((head, share) for share in behind)]
+
+
+def _shares(groups: Sequence[Sequence[Op]]) -> list[float]:
+    """Of their FLOPs; equal ones where there are none."""
+    flops = [sum(op.forward_flops + op.backward_flops for op in ops) for ops in groups]
+    return [n / sum(flops) if sum(flops) else 1.0 / len(flops) for n in flops]
 
 
 def _layers_hint(workload: Workload, more: int) -> str:
@@ -138,6 +162,7 @@ def _layers_hint(workload: Workload, more: int) -> str:
     return f" (--layers {layers})" if workload.transformer is not None and layers > 0 else ""
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
+def _mean(values: Sequence[tuple[float | None, float]]) -> float | None:
+    """Of values times shares; None where one is not known."""
+    known = [value * share for value, share in values if value is not None]
     return sum(known) / len(known) if len(known) == len(values) else None

@@ -306,7 +306,10 @@ class ProgramStage:
 
 
 def _tensor_of(buffer: Buffer, device: torch.device) -> Tensor:
-    return torch.tensor(buffer.values, dtype=DTYPES[buffer.dtype], device=device).view(buffer.shape)
+    values = torch.tensor(buffer.values, dtype=DTYPES[buffer.dtype], device=device)
+    if buffer.runs is not None:
+        values = values.repeat_interleave(torch.tensor(buffer.runs, device=device))
+    return values.view(buffer.shape)
 
 
 def _nodes_of(workload: Workload, program: Program, first_op: int, end_op: int) -> list[Node]:

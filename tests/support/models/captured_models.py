@@ -79,6 +79,26 @@ def tied_loss() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     return TiedLoss(), (tokens, tokens)
 
 
+class Masked(nn.Module):
+    """Causal attention with a mask that the module keeps: more elements than a program may list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.query, self.head = nn.Embedding(16, 8), nn.Linear(8, 8), nn.Linear(8, 16)
+        self.register_buffer("mask", torch.ones(300, 300, dtype=torch.bool).tril())
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.table(tokens)
+        scores = (self.query(x) @ x.transpose(1, 2)).masked_fill(~self.mask, -1e9)
+        return self.head(scores.softmax(-1) @ x)
+
+
+def masked() -> tuple[nn.Module, Tensor]:
+    """Two sequences as long as the mask."""
+    return Masked(), torch.zeros(2, 300, dtype=torch.int64)
+
+
 FACTORIES = {
     "hf_gpt2": hf_gpt2, "hf_llama": hf_llama, "hf_resnet": hf_resnet, "conv_net": conv_net, "tied_loss": tied_loss,
+    "masked": masked,
 }  # fmt: skip

@@ -6,10 +6,13 @@ import json
 import numpy as np
 import pytest
 
+from hetplanner.capture.assemble import capture_workload
 from hetplanner.errors import InvalidInput
 from hetplanner.profiles.imports.interface import Named
 from hetplanner.profiles.imports.registry import FORMATS, imported_profile
+from hetplanner.profiles.layers import layer_groups
 from hetplanner.workload.presets import preset
+from tests.support.models.captured_models import hf_gpt2
 
 WORKLOAD = preset("gpt2", layers=2)
 
@@ -74,6 +77,24 @@ def test_degrees_are_kept() -> None:
     profile = _imported([FILES["sailor"]], WORKLOAD, "GH-96")
     assert sorted(profile.costs) == [("GH200", 1, 2), ("GH200", 4, 2)]
     assert profile.micro_batches("GH200") == (2,)
+
+
+def test_embedding_and_head_of_a_captured_model_may_be_several_layers() -> None:
+    """Two blocks of 10 and 30 ms, between layers that share the embedding's 1 ms and the head's 2 ms."""
+    captured = capture_workload(hf_gpt2, "gpt2")
+    profile = _imported([FILES["sailor"]], captured, "GH200")
+    groups = layer_groups(captured)
+    first, end = (sum(ops[0].layer is None for ops in side) for side in (groups[:4], groups[4:]))
+    assert first > 1
+    assert end > 1
+    seconds = [profile.costs["GH200", 1, 2][name].forward for name in profile.layer_names]
+    assert len(seconds) == first + 2 + end
+    assert sum(seconds[:first]) == pytest.approx(0.001)
+    assert sum(seconds[first:-end]) == pytest.approx(0.04)
+    assert sum(seconds[-end:]) == pytest.approx(0.002)
+    more = SAILOR["2"]["1"] | {"4": [0.1, 0.1, 0.1]}
+    with pytest.raises(InvalidInput, match="has 5 layers, gpt2 has 4 with embedding and head"):
+        _imported([Named("p.json", json.dumps({"2": {"1": more}}).encode())], captured, "GH200")
 
 
 def test_a_table_may_name_layers() -> None:

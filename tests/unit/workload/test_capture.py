@@ -9,8 +9,10 @@ from torch import nn
 from hetplanner.capture.assemble import capture_workload
 from hetplanner.capture.export import _Whole, _WithLoss
 from hetplanner.capture.presets import captured_preset
+from hetplanner.errors import InvalidInput
+from hetplanner.schema import checked
 from hetplanner.workload.presets import CAPTURED_PRESETS, preset
-from hetplanner.workload.program import references
+from hetplanner.workload.program import Program, references
 from hetplanner.workload.workload import Workload
 from tests.support.models import captured_models
 from tests.support.models.captured_models import FACTORIES
@@ -34,7 +36,10 @@ def interpret(workload, weights, inputs, labels):
     """The program's loss; a plain reading of its definition."""
     program, nodes = workload.program, {}
     buffers = {
-        name: torch.tensor(b.values, dtype=getattr(torch, b.dtype)).reshape(b.shape)
+        name: torch.tensor(
+            [value for value, run in zip(b.values, b.runs or [1] * len(b.values), strict=True) for _ in range(run)],
+            dtype=getattr(torch, b.dtype),
+        ).reshape(b.shape)
         for name, b in program.buffers.items()
     }
     places = (weights, buffers, {"inputs": inputs, "labels": labels}, nodes)
@@ -87,6 +92,28 @@ def test_program_computes_the_modules_loss_and_gradients(captured):
     assert got.item() == pytest.approx(expected.item(), rel=1e-6)
     for n, weight in weights.items():
         torch.testing.assert_close(weight.grad, module.get_parameter(prefix + n).grad, rtol=1e-4, atol=1e-5)
+
+
+def test_a_mask_is_carried_as_runs_of_equal_values():
+    (mask,) = capture_workload(FACTORIES["masked"], "masked").program.buffers.values()
+    assert (mask.num_elements, len(mask.values)) == (90_000, 2 * 300 - 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"runs": (2, 2)}, "runs: must be as many as values, 3, got 2"),
+        ({"runs": (1, 1, 1)}, r"values: must be 4 for shape \[2, 2\], got 3"),
+        ({}, r"values: must be 4 for shape \[2, 2\], got 3"),
+        ({"runs": (1, 0, 3)}, "runs"),
+        ({"shape": (10**9, 10**9), "runs": (10**18 - 2, 1, 1)}, "must have at most 268,435,456 elements in all"),
+    ],
+)
+def test_buffers_that_do_not_fill_their_shape_or_are_huge_are_refused(fields, message):
+    program = capture_workload(FACTORIES["masked"], "masked").program
+    buffer = {"shape": (2, 2), "dtype": "bool", "values": (True, False, True)} | fields
+    with pytest.raises(InvalidInput, match=message):
+        checked(Program, program.model_dump() | {"buffers": {"mask": buffer}}, "program")
 
 
 def test_parameters_are_exact_and_owned_once(captured):

@@ -58,7 +58,7 @@ class State(Branch):
 class Large(Branch):
     def __init__(self):
         super().__init__()
-        self.register_buffer("mask", torch.ones(300, 300))
+        self.register_buffer("mask", torch.arange(360_000.0).view(600, 600))
     def forward(self, x):
         return self.linear(x) * self.mask.sum()
 
@@ -135,7 +135,7 @@ REFUSALS = [
     ("item", ["nets.py:21 (forward)", "no .item()"]),
     ("in_place", ["nets.py:26 (forward)", "aten.add_.Tensor", "without in-place calls"]),
     ("state", ["nets.py:35 (forward)", "buffer mean", "keep other state out"]),
-    ("large", ["buffer mask [300, 300]", "at most 65536", "compute it in forward"]),
+    ("large", ["buffer mask [600, 600]", "at most 262144", "compute it in forward"]),
     ("orthogonal", ["parameter linear.weight [4, 8]", "torch.nn.init"]),
     ("mean", ["must return logits [batch, ..., classes], got []"]),
     ("shapes", ["nets.py:14 (forward)"]),
