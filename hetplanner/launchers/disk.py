@@ -16,6 +16,7 @@ from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.measure.telemetry import keeps_spans
 from hetplanner.units import short_bytes
+from hetplanner.workload.program import ELEMENT_BYTES
 from hetplanner.workload.workload import Workload
 
 FLOAT_BYTES = 4
@@ -30,7 +31,6 @@ LEAST_STEP_S = 0.05
 """Processes of one machine take about as long at least, whatever the plan's devices would."""
 COMMIT_BYTES, SHARE_BYTES, PAIR_BYTES, CLOSED_BYTES = 150, 45, 12, 190
 """Lines of telemetry and of a swarm's events, as measured."""
-TEXT_BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def _nearest(folder: Path) -> Path:
 def _model_bytes(workload: Workload) -> int:
     if workload.program is not None:
         program = workload.program
-        buffers = sum(_elements(b.shape) * TEXT_BYTES.get(b.dtype, 4) for b in program.buffers.values() if b.running)
+        buffers = sum(_elements(b.shape) * ELEMENT_BYTES[b.dtype] for b in program.buffers.values() if b.running)
         weights = sum(_elements(p.shape) for p in program.parameters.values())
         tensors = len(program.parameters) + sum(b.running for b in program.buffers.values())
         return FLOAT_BYTES * weights + buffers + HEADER_BYTES * tensors
@@ -148,7 +148,7 @@ def _model_bytes(workload: Workload) -> int:
 
 def _running_bytes(workload: Workload) -> int:
     buffers = workload.program.buffers.values() if workload.program is not None else ()
-    return sum(_elements(b.shape) * TEXT_BYTES.get(b.dtype, 4) for b in buffers if b.running)
+    return sum(_elements(b.shape) * ELEMENT_BYTES[b.dtype] for b in buffers if b.running)
 
 
 def _elements(shape: tuple[int, ...]) -> int:

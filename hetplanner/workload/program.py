@@ -24,12 +24,16 @@ from hetplanner.workload.task import HiddenTokens, Task
 MAX_NODES = 200_000
 MAX_BUFFER_VALUES = 2**18
 """Values of a buffer that a program may carry; larger constants have to be computed in the model's forward."""
-MAX_BUFFER_ELEMENTS = 2**28
-"""Elements of all buffers of a program, where runs of equal values are carried once."""
+MAX_BUFFER_BYTES = 2**28
+"""All buffers of a program in memory, where runs of equal values are carried once."""
 
 Extent = Annotated[int, Field(strict=True, ge=0, le=10**12)]
 Shape = Annotated[tuple[Extent, ...], Field(max_length=16)]
 ElementType = Literal["float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+ELEMENT_BYTES: dict[ElementType, int] = {
+    "float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2, "int8": 1, "uint8": 1,
+    "bool": 1,
+}  # fmt: skip
 FLOAT_TYPES = frozenset(("float32", "float64", "float16", "bfloat16"))
 CallName = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[a-z_][a-zA-Z0-9_]*(\.[a-zA-Z0-9_]+)?$")]
 
@@ -151,9 +155,9 @@ class Program(Noun):
 
     @model_validator(mode="after")
     def _buffers_are_small(self) -> Self:
-        elements = sum(buffer.num_elements for buffer in self.buffers.values())
-        if elements > MAX_BUFFER_ELEMENTS:
-            raise ValueError(f"buffers: must have at most {MAX_BUFFER_ELEMENTS:,} elements in all, got {elements:,}")
+        size = sum(buffer.num_elements * ELEMENT_BYTES[buffer.dtype] for buffer in self.buffers.values())
+        if size > MAX_BUFFER_BYTES:
+            raise ValueError(f"buffers: must have at most {MAX_BUFFER_BYTES:,} bytes in all, got {size:,}")
         return self
 
     @model_validator(mode="after")

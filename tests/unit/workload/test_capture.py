@@ -106,7 +106,7 @@ def test_a_mask_is_carried_as_runs_of_equal_values():
         ({"runs": (1, 1, 1)}, r"values: must be 4 for shape \[2, 2\], got 3"),
         ({}, r"values: must be 4 for shape \[2, 2\], got 3"),
         ({"runs": (1, 0, 3)}, "runs"),
-        ({"shape": (10**9, 10**9), "runs": (10**18 - 2, 1, 1)}, "must have at most 268,435,456 elements in all"),
+        ({"shape": (10**9, 10**9), "runs": (10**18 - 2, 1, 1)}, "must have at most 268,435,456 bytes in all"),
     ],
 )
 def test_buffers_that_do_not_fill_their_shape_or_are_huge_are_refused(fields, message):
