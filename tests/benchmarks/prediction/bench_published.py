@@ -19,26 +19,30 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from tests.benchmarks.prediction.published import amp, gh200
 from tests.benchmarks.prediction.published.layouts import Timed
+from tests.benchmarks.prediction.published.scatter import scatter
 
 CLUSTERS = {"t4": "16 T4", "v100_t4": "12 V100, 4 T4"}
+LAYOUTS = ("OPT-350M | 4 | 1, 2, 4", *["GPT-2, 355M | 1, 2, 4 | 1 to 16"] * 2)
+
+
+def all_timed() -> dict[str, list[Timed]]:
+    """All runs by their GPUs."""
+    known = amp.Known.read()
+    found = {"32 to 128 GH200": [run.timed for run in gh200.runs()]}
+    return found | {words: [trial.timed(known) for trial in amp.trials(key)] for key, words in CLUSTERS.items()}
 
 
 def summary_table() -> str:
     """Mean, median and worst error of every source, as Markdown."""
-    known = amp.Known.read()
-    of = {"32 to 128 GH200": ("OPT-350M", "4", "1, 2, 4", [run.timed for run in gh200.runs()])}
-    for key, words in CLUSTERS.items():
-        timed = [trial.timed(known) for trial in amp.trials(key)]
-        of[words] = ("GPT-2, 355M", "1, 2, 4", "1 to 16", timed)
     lines = [
         "| GPUs | model | tensor degree | stages | runs | of them fitted | mean error | median | worst |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for gpus, (model, degrees, stages, timed) in of.items():
+    for (gpus, timed), layouts in zip(all_timed().items(), LAYOUTS, strict=True):
         errors = [abs(one.error) for one in timed if not one.is_fitted]
         counts = f"{len(timed)} | {len(timed) - len(errors)}"
         numbers = " | ".join(f"{float(take(errors)):.1%}" for take in (np.mean, np.median, np.max))
-        lines.append(f"| {gpus} | {model} | {degrees} | {stages} | {counts} | {numbers} |")
+        lines.append(f"| {gpus} | {layouts} | {counts} | {numbers} |")
     return _spaced(lines)
 
 
@@ -81,6 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="every trial of AMP, too")
     parser.add_argument("--fit", action="store_true", help="fit AMP's trials and print the numbers")
+    parser.add_argument("--plot", type=Path, help="write predicted against published seconds as SVG")
     options = parser.parse_args()
     if options.fit:
         known = amp.fit(amp.Known.read())
@@ -89,6 +94,8 @@ def main() -> None:
         print(f"head {known.head:.4f}, step {known.step_s:.5f}")
         return
     print(summary_table(), gh200_table(), sep="\n\n")
+    if options.plot:
+        options.plot.write_text(scatter(all_timed()), encoding="utf-8")
     if options.all:
         _print_trials()
 
