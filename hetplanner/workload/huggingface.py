@@ -1,4 +1,4 @@
-"""Hugging Face `config.json` of the GPT-2 and Llama families, as a workload. The file is read, never run.
+"""Hugging Face `config.json` of GPT-2, Llama and Mistral models, as a workload. The file is read, never run.
 
 Fields that change nothing here (initialisers, token ids, cache settings, versions) are ignored; a field that
 would make another model than ours is refused by name.
@@ -7,7 +7,7 @@ would make another model than ours is refused by name.
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hetplanner.dtypes import DTYPE_BYTES
 from hetplanner.errors import InvalidInput
@@ -19,6 +19,8 @@ from hetplanner.workload.workload import Workload
 
 MAX_CONFIG_BYTES = 2**20
 
+MISTRAL_DEFAULTS = {"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131_072}
+"""What transformers takes where a file says nothing."""
 _MISSING = object()
 MOST_INTEGER, MOST = 10**15, 1e300
 """Beyond these arithmetic with floats overflows; no model is near."""
@@ -131,7 +133,19 @@ def _rope_theta(fields: _Fields) -> float:
     return fields.number("rope_theta", 10_000.0)
 
 
-_FAMILIES: dict[str, Callable[[_Fields], dict[str, Any]]] = {"gpt2": _gpt2_fields, "llama": _llama_fields}
+def _mistral_fields(fields: _Fields) -> dict[str, Any]:
+    """Llama's, for as many tokens as each token sees."""
+    fields = _Fields(MISTRAL_DEFAULTS | dict(fields.data), fields.place)
+    found, window = _llama_fields(fields), fields.integer("sliding_window", None)
+    return found | {"max_seq_len": min(found["max_seq_len"], window or found["max_seq_len"])}
+
+
+_FAMILIES: dict[str, tuple[Literal["gpt2", "llama"], Callable[[_Fields], dict[str, Any]]]] = {
+    "gpt2": ("gpt2", _gpt2_fields),
+    "llama": ("llama", _llama_fields),
+    "mistral": ("llama", _mistral_fields),
+}
+"""By `model_type`: the family of our formulas, and its fields."""
 
 
 def has_formulas(fields: Mapping[str, Any]) -> bool:
@@ -168,7 +182,8 @@ def workload_from_config(
         tuple(_FAMILIES),
         "only these have formulas; capture it: hetplanner workload capture CONFIG -o FILE",
     )
-    values = {"family": model_type, "name": _name(data, source, model_type)} | _FAMILIES[model_type](fields)
+    family, fields_of = _FAMILIES[model_type]
+    values = {"family": family, "name": _name(data, source, model_type)} | fields_of(fields)
     config = checked(TransformerConfig, values, place)
     found = data.get("dtype", data.get("torch_dtype"))
     return with_overrides(

@@ -159,6 +159,18 @@ def test_llama_config():
     assert workload.transformer.replace(name="x") == preset("llama-8b").transformer.replace(name="x")
 
 
+def test_mistral_is_llama_for_as_many_tokens_as_each_token_sees():
+    data = {k: v for k, v in LLAMA.items() if k not in ("num_key_value_heads", "max_position_embeddings")}
+    data |= {"model_type": "mistral"}
+    llama = workload_from_config(LLAMA | {"num_key_value_heads": 8}).transformer.replace(name="mistral")
+    assert workload_from_config(data).transformer == llama.replace(max_seq_len=4096)
+    whole = workload_from_config(data | {"sliding_window": None, "max_position_embeddings": 32_768})
+    assert whole.transformer == llama.replace(max_seq_len=32_768)
+    says = refused(workload_from_config, data, seq_len=4097)
+    assert "seq_len must be at most" in says
+    assert "4096" in says
+
+
 def test_the_rotary_base_of_newer_configs():
     data = {k: v for k, v in LLAMA.items() if k not in ("rope_theta", "rope_scaling")}
     parameters = {"rope_type": "default", "rope_theta": 5e5}
@@ -169,8 +181,8 @@ def test_the_rotary_base_of_newer_configs():
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ({}, "config: model_type: must be 'gpt2' or 'llama', got None"),
-        ({"model_type": "bert"}, "config: model_type: must be 'gpt2' or 'llama', got 'bert'"),
+        ({}, "config: model_type: must be 'gpt2' or 'llama' or 'mistral', got None"),
+        ({"model_type": "bert"}, "config: model_type: must be 'gpt2' or 'llama' or 'mistral', got 'bert'"),
         ({k: v for k, v in GPT2.items() if k != "n_embd"}, "config: n_embd: required field is missing; add it"),
         ({k: v for k, v in LLAMA.items() if k != "hidden_size"}, "config: hidden_size: required field is missing"),
         (GPT2 | {"n_layer": 0}, "config: n_layer: must be a whole number above 0, got 0"),

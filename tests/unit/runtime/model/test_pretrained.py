@@ -21,7 +21,7 @@ from hetplanner.workload.workload import Workload
 from tests.support.models import model_folders
 from tests.support.models.captured_models import captured_here
 
-FORMULAS = ("gpt2", "llama")
+FORMULAS = ("gpt2", "llama", "mistral")
 CASES = [(kind, "formula") for kind in FORMULAS] + [(kind, "captured") for kind in model_folders.CONFIGS]
 MOST_RELATIVE = 1e-5
 
@@ -62,6 +62,17 @@ def logits_by_stages(path: Path, workload: Workload, batch: tuple[Tensor, Tensor
     for model in models:
         x = model.forward(x, batch)
     return x
+
+
+def test_a_window_as_long_as_the_sequence_is_none(tmp_path: Path) -> None:
+    path = model_folders.model_folder(tmp_path / "mistral", "mistral", changes={"sliding_window": 16})
+    workload = workload_from_config(path, micro_batch=2, dtype="float32")
+    assert workload.seq_len == 16
+    batch = example("mistral", workload)
+    with torch.no_grad():
+        expected = model_folders.loaded(path, "mistral")(batch[0]).logits.flatten()
+    found = logits_by_stages(path, workload, batch)
+    assert (found - expected).abs().max() <= MOST_RELATIVE * expected.abs().max()
 
 
 def test_logits_by_stages_are_those_of_from_pretrained(case: tuple) -> None:
