@@ -25,7 +25,7 @@ UNREAD = re.compile(r"(^|\.)(attn\.(masked_)?bias|rotary_emb\.inv_freq|position_
 """Constants that older files hold and transformers ignores: masks, positions and rotary rates."""
 SHAPE_FIELDS = (
     "family", "vocab", "max_seq_len", "hidden", "layers", "heads", "num_kv_heads", "ffn", "tie_embeddings", "norm_eps",
-    "rope_theta",
+    "rope_theta", "qkv_bias",
 )  # fmt: skip
 """Of a transformer by formula: what makes it another function of its weights."""
 

@@ -53,9 +53,12 @@ def _gpt2(c: TransformerConfig) -> dict[str, Any]:
 
 
 def _llama(c: TransformerConfig) -> dict[str, Any]:
-    return {
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
+    kind = (
+        {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "use_sliding_window": False}
+        if c.qkv_bias
+        else {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "attention_bias": False, "mlp_bias": False}
+    )
+    return kind | {
         "vocab_size": c.vocab,
         "max_position_embeddings": c.max_seq_len,
         "hidden_size": c.hidden,
@@ -66,8 +69,6 @@ def _llama(c: TransformerConfig) -> dict[str, Any]:
         "hidden_act": "silu",
         "rms_norm_eps": c.norm_eps,
         "rope_theta": c.rope_theta,
-        "attention_bias": False,
-        "mlp_bias": False,
         "tie_word_embeddings": c.tie_embeddings,
         "bos_token_id": None,
         "eos_token_id": None,

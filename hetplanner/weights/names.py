@@ -145,6 +145,12 @@ def _llama(c: TransformerConfig) -> dict[str, tuple[Part, ...]]:
             Part(f"{theirs}.self_attn.k_proj.weight", (wide, c.hidden), first_row=c.hidden),
             Part(f"{theirs}.self_attn.v_proj.weight", (wide, c.hidden), first_row=c.hidden + wide),
         )
+        if c.qkv_bias:
+            found[f"{ours}.attention.qkv.bias"] = (
+                Part(f"{theirs}.self_attn.q_proj.bias", (c.hidden,)),
+                Part(f"{theirs}.self_attn.k_proj.bias", (wide,), first_row=c.hidden),
+                Part(f"{theirs}.self_attn.v_proj.bias", (wide,), first_row=c.hidden + wide),
+            )
         found[f"{ours}.attention.out.weight"] = (Part(f"{theirs}.self_attn.o_proj.weight", (c.hidden, c.hidden)),)
         found[f"{ours}.mlp.norm_in.weight"] = (Part(f"{theirs}.post_attention_layernorm.weight", (c.hidden,)),)
         found[f"{ours}.mlp.gate.weight"] = (Part(f"{theirs}.mlp.gate_proj.weight", (c.ffn, c.hidden)),)

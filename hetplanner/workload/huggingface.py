@@ -1,4 +1,4 @@
-"""Hugging Face `config.json` of GPT-2, Llama and Mistral models, as a workload. The file is read, never run.
+"""Hugging Face `config.json` of GPT-2, Llama, Mistral and Qwen2, as a workload. The file is read, never run.
 
 Fields that change nothing here (initialisers, token ids, cache settings, versions) are ignored; a field that
 would make another model than ours is refused by name.
@@ -20,6 +20,7 @@ from hetplanner.workload.workload import Workload
 MAX_CONFIG_BYTES = 2**20
 
 MISTRAL_DEFAULTS = {"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131_072}
+QWEN2_DEFAULTS = {"num_key_value_heads": 32, "max_position_embeddings": 32_768}
 """What transformers takes where a file says nothing."""
 _MISSING = object()
 MOST_INTEGER, MOST = 10**15, 1e300
@@ -140,10 +141,18 @@ def _mistral_fields(fields: _Fields) -> dict[str, Any]:
     return found | {"max_seq_len": min(found["max_seq_len"], window or found["max_seq_len"])}
 
 
+def _qwen2_fields(fields: _Fields) -> dict[str, Any]:
+    """Llama's, with biases of queries, keys and values."""
+    fields = _Fields(QWEN2_DEFAULTS | dict(fields.data), fields.place)
+    fields.one_of("use_sliding_window", False, (False,), _OTHER_MODEL)
+    return _llama_fields(fields) | {"qkv_bias": True}
+
+
 _FAMILIES: dict[str, tuple[Literal["gpt2", "llama"], Callable[[_Fields], dict[str, Any]]]] = {
     "gpt2": ("gpt2", _gpt2_fields),
     "llama": ("llama", _llama_fields),
     "mistral": ("llama", _mistral_fields),
+    "qwen2": ("llama", _qwen2_fields),
 }
 """By `model_type`: the family of our formulas, and its fields."""
 
@@ -151,7 +160,8 @@ _FAMILIES: dict[str, tuple[Literal["gpt2", "llama"], Callable[[_Fields], dict[st
 def has_formulas(fields: Mapping[str, Any]) -> bool:
     """Whether a config's costs follow by formula, without its code; a config without a model type is ours to refuse."""
     model_type = fields.get("model_type")
-    return not isinstance(model_type, str) or model_type in _FAMILIES
+    has_window = model_type == "qwen2" and fields.get("use_sliding_window", False) is not False
+    return not isinstance(model_type, str) or (model_type in _FAMILIES and not has_window)
 
 
 @reader("Hugging Face config", at="source")

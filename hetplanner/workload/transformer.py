@@ -52,7 +52,8 @@ class TransformerConfig(Noun):
     """Shape of a decoder-only transformer.
 
     `gpt2`: learned positions, LayerNorm with bias, biases everywhere, GELU MLP of width `ffn`.
-    `llama`: rotary positions, RMSNorm, no biases, SwiGLU MLP (gate, up, down), grouped-query attention.
+    `llama`: rotary positions, RMSNorm, no biases, SwiGLU MLP (gate, up, down), grouped-query attention. With `qkv_bias`
+        queries, keys and values have biases, as in Qwen2.
 
     Attributes:
         boundary_layers: compression-aware layers, where stages may end.
@@ -72,6 +73,7 @@ class TransformerConfig(Noun):
     dropout: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.0
     norm_eps: Annotated[float, Field(strict=True, gt=0, lt=1)] = 1e-5
     rope_theta: Annotated[float, Field(strict=True, gt=0)] = 10_000.0
+    qkv_bias: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     boundary_layers: BoundaryLayers | None = None
     shared_layers: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
 
@@ -81,6 +83,8 @@ class TransformerConfig(Noun):
             raise ValueError(f"hidden must be a multiple of heads, got {self.hidden} and {self.heads}")
         if self.heads % self.num_kv_heads:
             raise ValueError(f"heads must be a multiple of kv_heads, got {self.heads} and {self.num_kv_heads}")
+        if self.qkv_bias and self.family == "gpt2":
+            raise ValueError("qkv_bias: is of family llama; gpt2 has biases everywhere, leave it out")
         return self
 
     @model_validator(mode="after")
@@ -89,6 +93,11 @@ class TransformerConfig(Noun):
             factor = self.boundary_layers.factor
             raise ValueError(f"hidden must be a multiple of boundary_layers.factor, got {self.hidden} and {factor}")
         return self
+
+    @property
+    def has_qkv_bias(self) -> bool:
+        """Whether queries, keys and values have biases."""
+        return self.qkv_bias or self.family == "gpt2"
 
     @property
     def num_kv_heads(self) -> int:

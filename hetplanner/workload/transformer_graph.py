@@ -118,7 +118,7 @@ class _Shape:
         half = _Half(self, "attention", layer)
         half.norm(h)
         *first, last = (linear for linear in self.linears if linear.half == "attention")
-        half.linears(first, h, bias=0 if self.llama else h + 2 * k)
+        half.linears(first, h, bias=h + 2 * k if self.config.has_qkv_bias else 0)
         pairs = T * (T + 1) // 2
         half.work(2 * 2 * h * pairs + 5 * heads * pairs + (6 * T * (h + k) if self.llama else 0))
         # q, k, v and attention output in the dtype, log-sum-exp in float32.

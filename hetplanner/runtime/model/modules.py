@@ -247,7 +247,7 @@ class Attention(OpModule):
         super().__init__(config, op_index, adapters, group)
         kv_width = config.num_kv_heads * config.head_dim
         self.norm_in = Norm(config)
-        self.qkv = self.linear(config.hidden, config.hidden + 2 * kv_width)
+        self.qkv = Linear(config.hidden, config.hidden + 2 * kv_width, bias=config.has_qkv_bias, group=group)
         self.out = self.linear(config.hidden, config.hidden)
 
     def forward(self, x_BTC: Tensor, key: RngKey | None = None, mask: DocumentMask | None = None) -> Tensor:

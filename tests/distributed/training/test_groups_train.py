@@ -36,7 +36,8 @@ gpt = partial(small_gpt, global_batch=8, vocab=258, heads=4, ffn=66)
 
 
 def llama() -> Workload:
-    return gpt(family="llama", kv_heads=2, tie_embeddings=False)
+    """With biases as Qwen2 has them."""
+    return gpt(family="llama", kv_heads=2, tie_embeddings=False, qkv_bias=True)
 
 
 def recomputed(plan: Plan) -> Plan:

@@ -28,7 +28,7 @@ def gpt(global_batch: int = 16, **shape: object) -> Workload:
     return made.replace(micro_batch=4)
 
 
-llama = partial(gpt, family="llama", kv_heads=2, tie_embeddings=False)
+llama = partial(gpt, family="llama", kv_heads=2, tie_embeddings=False, qkv_bias=True)
 
 
 def recomputed(plan: Plan) -> Plan:

@@ -21,10 +21,12 @@ from hetplanner.workload.workload import Workload
 from tests.support.plans.factories import chain_plan, image_workload, tiny_workload
 
 GPT2 = tiny_workload().transformer
+LLAMA = GPT2.replace(family="llama", kv_heads=max(1, GPT2.heads // 2), norm_eps=1e-6, rope_theta=5e3)
 FAMILIES = {
     "gpt2": GPT2,
     "gpt2 untied": GPT2.replace(tie_embeddings=False),
-    "llama": GPT2.replace(family="llama", kv_heads=max(1, GPT2.heads // 2), norm_eps=1e-6, rope_theta=5e3),
+    "llama": LLAMA,
+    "qwen2": LLAMA.replace(qkv_bias=True),
 }
 
 

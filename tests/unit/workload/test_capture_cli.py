@@ -282,7 +282,7 @@ def test_a_capture_ends_with_whoever_asked_for_it(folder):
 @pytest.mark.parametrize("name", ["num_hidden_layers", "n_layer", "num_layers"])
 def test_a_config_of_too_many_layers_is_refused_before_anything_starts(tmp_path, name):
     config = tmp_path / "config.json"
-    config.write_text(json.dumps({"model_type": "qwen2", name: 20_000}))
+    config.write_text(json.dumps({"model_type": "qwen3", name: 20_000}))
     with pytest.raises(InvalidInput, match=f"config.json: {name}: must be at most 1000 to be captured, got 20000"):
         load_workload(str(config))
 

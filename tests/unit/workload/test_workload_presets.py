@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from hetplanner.errors import InvalidInput
-from hetplanner.workload.huggingface import workload_from_config
+from hetplanner.workload.huggingface import has_formulas, workload_from_config
 from hetplanner.workload.load import load_workload
 from hetplanner.workload.presets import CAPTURED_PRESETS, preset, preset_names
 
@@ -171,6 +171,20 @@ def test_mistral_is_llama_for_as_many_tokens_as_each_token_sees():
     assert "4096" in says
 
 
+def test_qwen2_is_llama_with_biases_and_with_a_window_it_is_captured():
+    data = LLAMA | {"model_type": "qwen2"}
+    llama = workload_from_config(LLAMA)
+    workload = workload_from_config(data)
+    assert workload.transformer == llama.transformer.replace(name="qwen2", qkv_bias=True)
+    shape = workload.transformer
+    biases = shape.layers * (shape.hidden + 2 * shape.num_kv_heads * shape.head_dim)
+    assert workload.graph.num_params == llama.graph.num_params + biases
+    assert "qkv_bias" not in llama.model_dump(mode="json")["transformer"], "as files were"
+    assert has_formulas(data)
+    assert not has_formulas(data | {"use_sliding_window": True})
+    assert "use_sliding_window: must be False" in refused(workload_from_config, data | {"use_sliding_window": True})
+
+
 def test_the_rotary_base_of_newer_configs():
     data = {k: v for k, v in LLAMA.items() if k not in ("rope_theta", "rope_scaling")}
     parameters = {"rope_type": "default", "rope_theta": 5e5}
@@ -181,8 +195,8 @@ def test_the_rotary_base_of_newer_configs():
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ({}, "config: model_type: must be 'gpt2' or 'llama' or 'mistral', got None"),
-        ({"model_type": "bert"}, "config: model_type: must be 'gpt2' or 'llama' or 'mistral', got 'bert'"),
+        ({}, "config: model_type: must be 'gpt2' or 'llama' or 'mistral' or 'qwen2', got None"),
+        ({"model_type": "bert"}, "config: model_type: must be 'gpt2' or 'llama' or 'mistral' or 'qwen2', got 'bert'"),
         ({k: v for k, v in GPT2.items() if k != "n_embd"}, "config: n_embd: required field is missing; add it"),
         ({k: v for k, v in LLAMA.items() if k != "hidden_size"}, "config: hidden_size: required field is missing"),
         (GPT2 | {"n_layer": 0}, "config: n_layer: must be a whole number above 0, got 0"),

@@ -21,7 +21,7 @@ from hetplanner.workload.workload import Workload
 from tests.support.models import model_folders
 from tests.support.models.captured_models import captured_here
 
-FORMULAS = ("gpt2", "llama", "mistral")
+FORMULAS = ("gpt2", "llama", "mistral", "qwen2")
 CASES = [(kind, "formula") for kind in FORMULAS] + [(kind, "captured") for kind in model_folders.CONFIGS]
 MOST_RELATIVE = 1e-5
 
