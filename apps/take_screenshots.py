@@ -19,15 +19,14 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from hetplanner.runs.agent.client import AgentClient
 from hetplanner.runs.agent.connection import find_agent
 from hetplanner.ui.shell.models.session import PAGES
+from tests.support.pages.find_browser import find_browser
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-
-from tests.support.pages.find_browser import find_browser  # noqa: E402
-
 TOKEN = "SCREENSHOT-TOKEN"
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 PATIENCE_MS = 120_000

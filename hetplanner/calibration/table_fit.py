@@ -38,15 +38,13 @@ from hetplanner.schema import Name, Noun, checked, one_line, parse_json, read_te
 FloatArray = NDArray[np.float64]
 Parameter = Literal["efficiency", "message", "overlap", "step", "launch", "latency", "bandwidth"]
 PARAMETERS: tuple[Parameter, ...] = get_args(Parameter)
-TRANSFER = {"message", "overlap", "step", "launch"}
-"""Parameters of `TransferCost`."""
+TRANSFER = set(TransferCost.model_fields)
+"""Parameters of the cluster's transfer cost."""
 
 MAX_TABLE_BYTES = 2**20
 MAX_ROWS = 10_000
-# Where the cluster says nothing of messages, a factor needs something to act on.
-FIRST_MESSAGE_S = 1e-4
-FIRST_STEP_S = 1e-3
-FIRST_LAUNCH_S = 1e-5
+# Where the cluster says nothing of these, a factor needs something to act on.
+FIRST_S = {"message": 1e-4, "step": 1e-3, "launch": 1e-5}
 # A factor on the cost of messages, steps and operators may well be 10 or 100 where the cluster says nothing.
 MESSAGE_SPREAD = 3.0
 # Steps are few and whole: the prior must not pull where they differ by a percent.
@@ -150,7 +148,7 @@ def calibrate_table(
 
     Args:
         steps: plans, and their seconds. What clusters share must be stated alike in all of them: the efficiency of a
-            kind, a link between the same names, the cost of messages.
+            kind, a link between the same names, the transfer cost.
         fit: what to fit, of `PARAMETERS`.
         when: date that links are marked with; None takes today.
 
@@ -234,7 +232,7 @@ def _shared(cluster: Cluster, fit: Sequence[str]) -> dict[tuple[str, ...], objec
     if "efficiency" in fit:
         found |= {("the efficiency of", d.kind): resolve_device(d).efficiency for d in cluster.devices}
     if TRANSFER & set(fit):
-        found["the cost of messages",] = cluster.transfer or TransferCost()
+        found["its transfer cost",] = cluster.transfer or TransferCost()
     if {"latency", "bandwidth"} & set(fit):
         found |= {
             ("the link between", *rule_name(cluster, i)): (link.latency, link.bandwidth)
@@ -274,18 +272,18 @@ class _Values:
     @staticmethod
     def of(names: Sequence[str], x: FloatArray, said: TransferCost) -> _Values:
         change = dict(zip(names, x.tolist(), strict=True))
-        message_s, each_step_s, launch_s = said.message, said.step, said.launch
-        if "message" in change:
-            message_s = max(message_s, FIRST_MESSAGE_S) * math.exp(MESSAGE_SPREAD * change["message"])
-        if "step" in change:
-            each_step_s = max(each_step_s, FIRST_STEP_S) * math.exp(MESSAGE_SPREAD * change["step"])
-        if "launch" in change:
-            launch_s = max(launch_s, FIRST_LAUNCH_S) * math.exp(MESSAGE_SPREAD * change["launch"])
+
+        def seconds(name: str) -> float:
+            stated: float = getattr(said, name)
+            if name not in change:
+                return stated
+            return max(stated, FIRST_S[name]) * math.exp(MESSAGE_SPREAD * change[name])
+
         return _Values(
             efficiency=math.exp(change.get("efficiency", 0.0)),
-            message_s=message_s,
-            each_step_s=each_step_s,
-            launch_s=launch_s,
+            message_s=seconds("message"),
+            each_step_s=seconds("step"),
+            launch_s=seconds("launch"),
             overlap=min(max(said.overlap + OVERLAP_SPREAD * change.get("overlap", 0.0), 0.0), 1.0),
             latency=math.exp(change.get("latency", 0.0)),
             bandwidth=math.exp(change.get("bandwidth", 0.0)),

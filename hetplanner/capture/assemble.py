@@ -21,8 +21,8 @@ from hetplanner.workload.workload import Workload
 
 DEFAULT_GLOBAL_BATCH = 64
 
-RUNS_FROM = 65_536
-"""Elements above which a constant is stored as runs of equal values."""
+RUN_LENGTHS_FROM = 65_536
+"""Elements above which a constant is stored with run lengths."""
 
 
 def capture_workload(
@@ -194,10 +194,10 @@ def _program(exported: Exported, groups: list[Group], task: Task | None) -> Prog
 
 
 def _buffer(name: str, value: Tensor, running: bool) -> Buffer:
-    values, runs = value.detach().reshape(-1), None
-    if value.numel() > RUNS_FROM:  # masks hold few values, each many times
+    values, run_lengths = value.detach().reshape(-1), None
+    if value.numel() > RUN_LENGTHS_FROM:  # masks hold few values, each many times
         values, counts = torch.unique_consecutive(values, return_counts=True)
-        runs = tuple(counts.tolist())
+        run_lengths = tuple(counts.tolist())
     if len(values) > MAX_BUFFER_VALUES:
         raise InvalidInput(
             f"buffer {name} {list(value.shape)}: must hold at most {MAX_BUFFER_VALUES} values that differ from the one"
@@ -205,7 +205,11 @@ def _buffer(name: str, value: Tensor, running: bool) -> Buffer:
             " keeping it"
         )
     return Buffer(
-        shape=tuple(value.shape), dtype=_dtype(value.dtype), values=tuple(values.tolist()), runs=runs, running=running
+        shape=tuple(value.shape),
+        dtype=_dtype(value.dtype),
+        values=tuple(values.tolist()),
+        run_lengths=run_lengths,
+        running=running,
     )
 
 

@@ -475,11 +475,9 @@ class CostTables:
             memory = np.where(flops > 0, passes * traffic / self.devices.memory_bandwidth_bytes_per_s_D[device], 0.0)
             exchange = exchange_seconds(self.devices, int(device), workload, way, self.problem.profile)
             cell = cell_of(self.devices, int(device))
-            computing, launching = (
-                np.maximum(arithmetic, memory),
-                np.where(flops > 0, passes * self.devices.launch_s, 0.0),
-            )
-            roofline = computing + launching if is_processor(cell.kind) else np.maximum(computing, launching)
+            launch = np.where(flops > 0, passes * self.devices.launch_s, 0.0)
+            roofline = np.maximum(arithmetic, memory)
+            roofline = roofline + launch if is_processor(cell.kind) else np.maximum(roofline, launch)
             rows.append(_prefix(self.profiled.seconds(cell, way, roofline, exchange)))
         return np.array(rows)
 

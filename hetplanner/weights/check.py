@@ -155,7 +155,7 @@ def _check_constants(tensors: Mapping[str, StoredTensor], program: Program | Non
     for name in sorted(known):
         tensor, buffer = tensors[name], buffers[name]
         _check_tensor(Part(name, buffer.shape, dtype=buffer.dtype), tensor, place)
-        ours = np.repeat(np.asarray(buffer.values, dtype=buffer.dtype), 1 if buffer.runs is None else buffer.runs)
+        ours = np.repeat(np.asarray(buffer.values, dtype=buffer.dtype), buffer.run_lengths or 1)
         if not np.array_equal(values_of(tensor).ravel(), ours):
             raise InvalidInput(
                 one_line(

@@ -155,13 +155,22 @@ _FAMILIES: dict[str, tuple[Literal["gpt2", "llama"], Callable[[_Fields], dict[st
     "qwen2": ("llama", _qwen2_fields),
 }
 """By `model_type`: the family of our formulas, and its fields."""
+_CAPTURED_OTHERWISE = ("mistral", "qwen2")
+"""Model types whose variants are captured where the formulas do not know them; others are refused by name."""
 
 
 def has_formulas(fields: Mapping[str, Any]) -> bool:
     """Whether a config's costs follow by formula, without its code; a config without a model type is ours to refuse."""
     model_type = fields.get("model_type")
-    has_window = model_type == "qwen2" and fields.get("use_sliding_window", False) is not False
-    return not isinstance(model_type, str) or (model_type in _FAMILIES and not has_window)
+    if not isinstance(model_type, str):
+        return True
+    if model_type not in _CAPTURED_OTHERWISE:
+        return model_type in _FAMILIES
+    try:
+        workload_from_config(fields)
+    except InvalidInput:
+        return False
+    return True
 
 
 @reader("Hugging Face config", at="source")

@@ -25,7 +25,7 @@ MAX_NODES = 200_000
 MAX_BUFFER_VALUES = 2**18
 """Values of a buffer that a program may carry; larger constants have to be computed in the model's forward."""
 MAX_BUFFER_BYTES = 2**28
-"""All buffers of a program in memory, where runs of equal values are carried once."""
+"""Bytes of all buffers of a program in memory."""
 
 Extent = Annotated[int, Field(strict=True, ge=0, le=10**12)]
 Shape = Annotated[tuple[Extent, ...], Field(max_length=16)]
@@ -70,13 +70,13 @@ class Buffer(Noun):
 
     Attributes:
         values: row by row.
-        runs: how often each value follows itself, as in masks; None: once.
+        run_lengths: how many equal elements each value stands for, as in masks; None: one.
     """
 
     shape: Shape
     dtype: ElementType
     values: Annotated[tuple[float | int | bool, ...], Field(max_length=MAX_BUFFER_VALUES)]
-    runs: Annotated[
+    run_lengths: Annotated[
         tuple[Annotated[int, Field(strict=True, ge=1)], ...] | None,
         Field(max_length=MAX_BUFFER_VALUES, exclude_if=lambda value: value is None),
     ] = None
@@ -84,9 +84,10 @@ class Buffer(Noun):
 
     @model_validator(mode="after")
     def _fills_its_shape(self) -> Self:
-        if self.runs is not None and len(self.runs) != len(self.values):
-            raise ValueError(f"runs: must be as many as values, {len(self.values)}, got {len(self.runs)}")
-        count = len(self.values) if self.runs is None else sum(self.runs)
+        lengths = self.run_lengths
+        if lengths is not None and len(lengths) != len(self.values):
+            raise ValueError(f"run_lengths: must be as many as values, {len(self.values)}, got {len(lengths)}")
+        count = len(self.values) if lengths is None else sum(lengths)
         if count != self.num_elements:
             raise ValueError(f"values: must be {self.num_elements:,} for shape {list(self.shape)}, got {count:,}")
         return self

@@ -116,6 +116,8 @@ class ProfiledKinds:
         The most over the problem's devices and groups; None where one was not measured. A group of a degree that was
         not measured keeps as much as a single device.
         """
+        if not self.cells:
+            return None
         cells = {cell if cell in self.cells else PlainCell(cell.kind) for cell in self._cells_in_use}
         if any(cost.kept is None for cell in cells for cost in self.cells.get(cell, {}).values()):
             return None

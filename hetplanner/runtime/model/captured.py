@@ -307,8 +307,8 @@ class ProgramStage:
 
 def _tensor_of(buffer: Buffer, device: torch.device) -> Tensor:
     values = torch.tensor(buffer.values, dtype=DTYPES[buffer.dtype], device=device)
-    if buffer.runs is not None:
-        values = values.repeat_interleave(torch.tensor(buffer.runs, device=device))
+    if buffer.run_lengths is not None:
+        values = values.repeat_interleave(torch.tensor(buffer.run_lengths, device=device))
     return values.view(buffer.shape)
 
 

@@ -143,7 +143,7 @@ def test_clusters_that_state_otherwise_what_is_fitted_are_refused():
     with pytest.raises(InvalidInput, match="the link between"):
         calibrate_table([first, other], fit=("bandwidth",))
     changed = moved(first.plan, "third", transfer=TransferCost(message=0.01))
-    with pytest.raises(InvalidInput, match="the cost of messages"):
+    with pytest.raises(InvalidInput, match="its transfer cost"):
         calibrate_table([first, replace(other, plan=changed)], fit=("message",))
     with pytest.raises(InvalidInput, match="no rows"):
         calibrate_table([])

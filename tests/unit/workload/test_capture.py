@@ -37,7 +37,11 @@ def interpret(workload, weights, inputs, labels):
     program, nodes = workload.program, {}
     buffers = {
         name: torch.tensor(
-            [value for value, run in zip(b.values, b.runs or [1] * len(b.values), strict=True) for _ in range(run)],
+            [
+                value
+                for value, run in zip(b.values, b.run_lengths or [1] * len(b.values), strict=True)
+                for _ in range(run)
+            ],
             dtype=getattr(torch, b.dtype),
         ).reshape(b.shape)
         for name, b in program.buffers.items()
@@ -94,7 +98,7 @@ def test_program_computes_the_modules_loss_and_gradients(captured):
         torch.testing.assert_close(weight.grad, module.get_parameter(prefix + n).grad, rtol=1e-4, atol=1e-5)
 
 
-def test_a_mask_is_carried_as_runs_of_equal_values():
+def test_a_mask_is_stored_with_run_lengths():
     (mask,) = capture_workload(FACTORIES["masked"], "masked").program.buffers.values()
     assert (mask.num_elements, len(mask.values)) == (90_000, 2 * 300 - 1)
 
@@ -102,11 +106,11 @@ def test_a_mask_is_carried_as_runs_of_equal_values():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"runs": (2, 2)}, "runs: must be as many as values, 3, got 2"),
-        ({"runs": (1, 1, 1)}, r"values: must be 4 for shape \[2, 2\], got 3"),
+        ({"run_lengths": (2, 2)}, "run_lengths: must be as many as values, 3, got 2"),
+        ({"run_lengths": (1, 1, 1)}, r"values: must be 4 for shape \[2, 2\], got 3"),
         ({}, r"values: must be 4 for shape \[2, 2\], got 3"),
-        ({"runs": (1, 0, 3)}, "runs"),
-        ({"shape": (10**9, 10**9), "runs": (10**18 - 2, 1, 1)}, "must have at most 268,435,456 bytes in all"),
+        ({"run_lengths": (1, 0, 3)}, "run_lengths"),
+        ({"shape": (10**9, 10**9), "run_lengths": (10**18 - 2, 1, 1)}, "must have at most 268,435,456 bytes in all"),
     ],
 )
 def test_buffers_that_do_not_fill_their_shape_or_are_huge_are_refused(fields, message):

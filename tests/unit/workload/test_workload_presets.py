@@ -171,7 +171,7 @@ def test_mistral_is_llama_for_as_many_tokens_as_each_token_sees():
     assert "4096" in says
 
 
-def test_qwen2_is_llama_with_biases_and_with_a_window_it_is_captured():
+def test_qwen2_is_llama_with_biases_and_its_other_variants_are_captured():
     data = LLAMA | {"model_type": "qwen2"}
     llama = workload_from_config(LLAMA)
     workload = workload_from_config(data)
@@ -181,7 +181,13 @@ def test_qwen2_is_llama_with_biases_and_with_a_window_it_is_captured():
     assert workload.graph.num_params == llama.graph.num_params + biases
     assert "qkv_bias" not in llama.model_dump(mode="json")["transformer"], "as files were"
     assert has_formulas(data)
-    assert not has_formulas(data | {"use_sliding_window": True})
+    for variant in (
+        {"use_sliding_window": True},
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+        {"head_dim": 96},
+    ):
+        assert not has_formulas(data | variant)
+        assert not has_formulas(data | variant | {"model_type": "mistral", "attention_dropout": 0.1})
     assert "use_sliding_window: must be False" in refused(workload_from_config, data | {"use_sliding_window": True})
 
 
