@@ -22,6 +22,7 @@ from tests.support.swarms.swarm_runs import check_end, events_of, losses_of, sma
 pytestmark = pytest.mark.distributed
 
 SPEED = 60.0
+MORE_PEERS = 4
 Groups = list[tuple[int, Sharding]]
 MIXED: Groups = [(2, "tensor"), (1, "tensor"), (2, "zero3"), (2, "zero2")]
 
@@ -74,7 +75,21 @@ def test_a_group_that_loses_a_device_leaves_whole_and_another_joins(tmp_path: Pa
             wanted = (len(losses_of(rehearsal.run_dir)) if path.exists() else 0) + more
             until(lambda: path.exists() and len(losses_of(rehearsal.run_dir)) >= wanted)
 
+        def not_alone(peer: str) -> None:
+            """Joiners go where capacity is least, and that is measured; the last copy of a stage must not be killed."""
+            for number in range(MORE_PEERS):
+                gone = {e["peer"] for e in events_of(rehearsal.run_dir, "gone")}
+                serving = events_of(rehearsal.run_dir, "serving")
+                at = {e["peer"]: e["stage"] for e in serving if e["peer"] not in gone}
+                if sum(stage == at[peer] for stage in at.values()) > 1:
+                    return
+                another = f"{peer}-with-{number}"
+                rehearsal.start_peer(another, SPEED)
+                until(lambda name=another: name in {e["peer"] for e in events_of(rehearsal.run_dir, "serving")})
+            raise AssertionError(f"none of {MORE_PEERS} peers has joined the stage of {peer}")
+
         def replaced(peer: str, process: psutil.Process, number: signal.Signals, by: str, sharding: Sharding) -> None:
+            not_alone(peer)
             seen.extend(members_of(rehearsal, peer))
             os.kill(process.pid, number)
             until(lambda: rehearsal.processes[peer].exitcode is not None)

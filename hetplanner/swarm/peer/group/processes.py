@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -123,8 +124,11 @@ class Members:
 
     def failure(self, patience_s: float = 0.0) -> str | None:
         """Which member has ended, and how, or does so within some time; None: all live."""
-        wait([process.sentinel for process in self._processes], patience_s)
+        began_s = time.monotonic()
+        ending = wait([process.sentinel for process in self._processes], patience_s)
         for index, process in enumerate(self._processes, 1):
+            if process.sentinel in ending:  # its files are closed; that it has ended is known a moment later
+                process.join(max(0.0, began_s + patience_s - time.monotonic()))
             if not process.is_alive():
                 return f"device {index} of this peer's group has ended with {process.exitcode}"
         return None
