@@ -10,6 +10,7 @@ import pytest
 from hetplanner.plan.model import OuterOptimizer
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.train.reference import train_reference
+from hetplanner.swarm.event_log import EVENTS_FILE, parse_events
 from hetplanner.swarm.launch.rehearsal import Rehearsal
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.workload.presets import preset
@@ -40,6 +41,17 @@ def start(spec: SwarmSpec, run_dir: Path, groups: Groups) -> Rehearsal:
 def members_of(rehearsal: Rehearsal, peer: str) -> list[psutil.Process]:
     """The processes of a peer's other devices."""
     return psutil.Process(rehearsal.processes[peer].pid).children()
+
+
+def serving(rehearsal: Rehearsal) -> dict[str, int]:
+    """The stage that each peer serves now."""
+    stages: dict[str, int] = {}
+    for event in parse_events((rehearsal.run_dir / EVENTS_FILE).read_bytes()):
+        if event["kind"] == "serving":
+            stages[event["peer"]] = event["stage"]
+        elif event["kind"] == "gone":
+            stages.pop(event["peer"], None)
+    return stages
 
 
 CASES: dict[str, tuple[dict[str, object], Groups, float]] = {
@@ -77,15 +89,14 @@ def test_a_group_that_loses_a_device_leaves_whole_and_another_joins(tmp_path: Pa
 
         def not_alone(peer: str) -> None:
             """Joiners go where capacity is least, and that is measured; the last copy of a stage must not be killed."""
+            until(lambda: peer in serving(rehearsal))
             for number in range(MORE_PEERS):
-                gone = {e["peer"] for e in events_of(rehearsal.run_dir, "gone")}
-                serving = events_of(rehearsal.run_dir, "serving")
-                at = {e["peer"]: e["stage"] for e in serving if e["peer"] not in gone}
-                if sum(stage == at[peer] for stage in at.values()) > 1:
+                stages = serving(rehearsal)
+                if sum(stage == stages[peer] for stage in stages.values()) > 1:
                     return
                 another = f"{peer}-with-{number}"
                 rehearsal.start_peer(another, SPEED)
-                until(lambda name=another: name in {e["peer"] for e in events_of(rehearsal.run_dir, "serving")})
+                until(lambda name=another: name in serving(rehearsal))
             raise AssertionError(f"none of {MORE_PEERS} peers has joined the stage of {peer}")
 
         def replaced(peer: str, process: psutil.Process, number: signal.Signals, by: str, sharding: Sharding) -> None:
@@ -94,7 +105,7 @@ def test_a_group_that_loses_a_device_leaves_whole_and_another_joins(tmp_path: Pa
             os.kill(process.pid, number)
             until(lambda: rehearsal.processes[peer].exitcode is not None)
             rehearsal.start_peer(by, SPEED, degree=2, sharding=sharding)
-            until(lambda: by in {e["peer"] for e in events_of(rehearsal.run_dir, "serving")})
+            until(lambda: by in serving(rehearsal))
 
         until_steps(2)
         replaced("peer-0", members_of(rehearsal, "peer-0")[0], signal.SIGKILL, "peer-4", "zero2")
