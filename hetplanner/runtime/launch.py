@@ -22,7 +22,12 @@ from hetplanner.runtime.comm.rendezvous import BACKEND, ON_LOOPBACK, create_hand
 from hetplanner.runtime.forked_ranks import ForkAgent, ForkedRank
 
 WORKER_MODULE = "hetplanner.runtime.worker"
-PRELOADED = ("hetplanner.runtime.session", "hetplanner.plan.files.plan_files", "hetplanner.plan.files.train_files")
+PRELOADED = (
+    "hetplanner.runtime.session",
+    "hetplanner.plan.files.plan_files",
+    "hetplanner.plan.files.train_files",
+    "torch.fx.experimental.symbolic_shapes",  # the first backward imports it
+)
 HEEDED = {"nnodes", "nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdzv_conf", "rdzv_id", "node_rank"}
 HEEDED |= {"max_restarts", "log_dir", "module", "training_script", "training_script_args"}
 """Options that forks heed; with another one ranks are programs."""

@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 PRELOADED = [
     "torch",
     "torch.distributed",
+    "torch.fx.experimental.symbolic_shapes",  # the first backward imports it
     "hetplanner.codecs.kernels",
     "hetplanner.swarm.peer.group.leader",
     "hetplanner.runtime.train.data",

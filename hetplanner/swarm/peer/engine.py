@@ -271,8 +271,9 @@ class StageEngine:
             self._runner.forget(call.number)
 
     def warm_up(self) -> None:
-        """Loads compiled codecs before the swarm waits for this peer."""
+        """Loads compiled codecs, and what torch imports in its first backward, before the swarm needs this peer."""
         spec = self.spec
+        torch.zeros(1, requires_grad=True).mul(2.0).backward(torch.ones(1))
         x = torch.zeros(512)
         for codec in {spec.activation_codec, spec.gradient_codec, spec.averaging_codec}:
             out = torch.empty(codec.wire_bytes(512, 4), dtype=torch.uint8)

@@ -19,12 +19,11 @@ from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.comm.connect import store_at
+from hetplanner.runtime.launch import PRELOADED
 from tests.support.processes.patience import HANG_S, stretched, until
 
 _CONTEXT = mp.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
-    ["torch", "torch.distributed", "hetplanner.runtime.session", "hetplanner.plan.files.plan_files"]
-)
+_CONTEXT.set_forkserver_preload(["torch", "torch.distributed", *PRELOADED])
 
 SHORT_PROFILE_S = 0.02
 """The product takes 0.4 s, of every rank, at every start."""
