@@ -12,10 +12,11 @@ from hetplanner.capture.calls import Call, Ref
 from hetplanner.capture.cost import CallCost, measure
 from hetplanner.capture.export import Exported, Factory, export_model
 from hetplanner.capture.ops import Group, group_calls, kind_of, layers_of
+from hetplanner.capture.samples import per_sample
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import checked
 from hetplanner.workload.model import Op, OpGraph
-from hetplanner.workload.program import MAX_BUFFER_VALUES, Buffer, Node, Parameter, Program
+from hetplanner.workload.program import MAX_BUFFER_VALUES, Buffer, Node, Parameter, PerSample, Program
 from hetplanner.workload.task import HiddenTokens, Task, num_hidden
 from hetplanner.workload.workload import Workload
 
@@ -51,6 +52,7 @@ def capture_workload(
         InvalidInput: the module cannot be captured; names the operator, its line and what to change.
     """
     exported = export_model(factory, name, micro_batch)
+    numbers = per_sample(exported)
     progress.begin(f"measuring {len(exported.calls):,} operators")
     groups = group_calls(exported)
     costs = measure(exported)
@@ -60,7 +62,7 @@ def capture_workload(
     return Workload(
         name=name,
         captured=graph,
-        program=_program(exported, groups, task),
+        program=_program(exported, groups, task, numbers),
         global_batch=global_batch or batch * math.ceil(DEFAULT_GLOBAL_BATCH / batch),
         micro_batch=batch,
         seq_len=_num_targets(exported, task),
@@ -158,7 +160,9 @@ def _num_targets(exported: Exported, task: Task | None) -> int:
     return num_hidden(labels) if isinstance(task, HiddenTokens) else labels
 
 
-def _program(exported: Exported, groups: list[Group], task: Task | None) -> Program:
+def _program(
+    exported: Exported, groups: list[Group], task: Task | None, numbers: dict[str, tuple[PerSample, ...]] | None
+) -> Program:
     home = {call.name: group for group in groups for call in group.calls}
     outputs = op_outputs(groups)
 
@@ -188,6 +192,7 @@ def _program(exported: Exported, groups: list[Group], task: Task | None) -> Prog
             "loss": exported.loss.name,
             "num_targets": _num_targets(exported, task),
             "task": task,
+            "per_sample": numbers,
         },
         "program",
     )

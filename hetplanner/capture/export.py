@@ -138,6 +138,14 @@ def export_model(factory: Factory, place: str, micro_batch: int | None = None) -
     return _read(program, build, wrapped, inputs, labels, place)
 
 
+def export_again(exported: Exported, samples: int) -> tuple[list[Call], dict[str, Tensor]]:
+    """Calls and buffers of the same module for micro-batches of so many samples. Raises what torch does."""
+    inputs, labels = (_resized(example, samples) for example in (exported.inputs, exported.labels))
+    program = torch.export.export(exported.module, (inputs, labels), strict=False)
+    calls, _, values, _ = _calls(program, exported.module, exported.prefix, "")
+    return calls, values
+
+
 def _examples(result: Any, place: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], nn.Module):
         raise InvalidInput(f"{place}: returned {type(result).__name__}; {_CONTRACT}")
@@ -164,11 +172,11 @@ def _labels_of(module: nn.Module, inputs: Tensor, mode: FakeTensorMode) -> Tenso
     return torch.zeros(tuple(logits.shape[:-1]), dtype=torch.int64)
 
 
-def _read(program: Any, build: Build, module: Wrapper, inputs: Tensor, labels: Tensor, place: str) -> Exported:
-    prefix = _prefix(module)
-    first_names: dict[int, str] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        first_names.setdefault(id(parameter), name.removeprefix(prefix))
+def _calls(
+    program: Any, module: nn.Module, prefix: str, place: str
+) -> tuple[list[Call], Ref, dict[str, Tensor], frozenset[str]]:
+    """Calls, loss, buffers by name, and names of those that training moves."""
+    first_names = _first_names(module, prefix)
     refs: dict[str, Ref] = {}
     batch = iter(("inputs", "labels"))
     values: dict[str, Tensor] = {}
@@ -185,7 +193,21 @@ def _read(program: Any, build: Build, module: Wrapper, inputs: Tensor, labels: T
             case _:
                 raise InvalidInput(f"{place}: {spec.arg.name}: {spec.kind.name} cannot be stored; use tensors only")
     running = _running(program.graph_module, refs)
-    calls, loss = flat_calls(program.graph_module, refs, running)
+    return *flat_calls(program.graph_module, refs, running), values, running
+
+
+def _first_names(module: nn.Module, prefix: str) -> dict[int, str]:
+    """By id of a parameter, the first of its names."""
+    found: dict[int, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        found.setdefault(id(parameter), name.removeprefix(prefix))
+    return found
+
+
+def _read(program: Any, build: Build, module: Wrapper, inputs: Tensor, labels: Tensor, place: str) -> Exported:
+    prefix = _prefix(module)
+    calls, loss, values, running = _calls(program, module, prefix, place)
+    first_names = _first_names(module, prefix)
     value = next((c.value for c in calls if c.name == loss.name), None)
     if not isinstance(value, Tensor) or value.ndim != 0 or not value.is_floating_point():
         raise InvalidInput(f"{place}: the module's loss must be one floating-point number; {_CONTRACT}")

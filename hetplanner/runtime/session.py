@@ -355,6 +355,7 @@ class Session:
                 self.heartbeat.end_step(executor.completed_steps, now_s - began_s)
                 if executor.group.is_leader:
                     self._report(executor, step, stats)
+                self._report_experts(executor, step)
                 self._checkpoint(executor, checkpoints, request)
                 if request:
                     self.watcher.ask(request)  # of another rank
@@ -407,17 +408,20 @@ class Session:
             **({"paused_s": round(self._paused_s, 6)} if self._paused_s else {}),
         )
         self._paused_s = 0.0
-        self._report_experts(executor, step)
         if stats.end_s - self._links_told[0] >= LINKS_EVERY_S:
             self._report_links(executor)
 
     def _report_experts(self, executor: Executor, step: int) -> None:
-        """Tokens of each expert since the last such line; where spans are kept, as counts wait for the device."""
+        """Tokens of each expert since the last such line; where spans are kept, as counts wait for the device.
+
+        The members of a group add theirs up.
+        """
         if not keeps_spans(step):
             return
         for chunk in executor.chunks:
             for op, tokens in chunk.model.take_expert_loads().items():
-                self.telemetry.write("experts", step=step, stage=chunk.stage, op=op, tokens=tokens)
+                if executor.group.is_leader:
+                    self.telemetry.write("experts", step=step, stage=chunk.stage, op=op, tokens=tokens)
 
     def _report_links(self, executor: Executor) -> None:
         """Bytes and waiting by link since the last such line, and how many whole steps they count."""

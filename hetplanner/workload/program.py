@@ -116,6 +116,18 @@ class Node(Noun):
     dtype: ElementType | None = None
 
 
+class PerSample(Noun):
+    """A number of a call that follows from the samples of a micro-batch.
+
+    Attributes:
+        place: where it stands: "args", "kwargs" or "shape", then keys and indices, such as ("args", 1, 0).
+        each: how much it grows with each sample.
+    """
+
+    place: Annotated[tuple[Annotated[int, Field(strict=True, ge=0)] | Name, ...], Field(min_length=2, max_length=8)]
+    each: Annotated[int, Field(strict=True, ge=1, le=10**12)]
+
+
 class Program(Noun):
     """A captured model for micro-batches of `micro_batch` samples: shapes are fixed.
 
@@ -127,6 +139,7 @@ class Program(Noun):
         loss: the node that holds the sum of the losses.
         num_targets: labels of one sample that count; the mean loss is over these.
         task: what a model of token ids learns; None for the next token of every place.
+        per_sample: by node, its numbers that follow from `micro_batch`; None: that was not captured.
     """
 
     micro_batch: Annotated[int, Field(strict=True, ge=1)]
@@ -142,6 +155,10 @@ class Program(Noun):
     loss: Name
     num_targets: Annotated[int, Field(strict=True, ge=1)]
     task: Annotated[Task | None, Field(exclude_if=lambda value: value is None)] = None
+    per_sample: Annotated[
+        dict[Name, Annotated[tuple[PerSample, ...], Field(max_length=64)]] | None,
+        Field(max_length=MAX_NODES, exclude_if=lambda value: value is None),
+    ] = None
 
     @model_validator(mode="after")
     def _fits_its_task(self) -> Self:
@@ -188,6 +205,10 @@ class Program(Noun):
                 if kind == "parameter" and node.op is not None:
                     found[name][node.op] = None
         return {name: tuple(ops) or (self.parameters[name].op,) for name, ops in found.items()}
+
+    def has_samples(self, node: str) -> bool:
+        """Whether the shape of a call's value follows from the samples of a micro-batch."""
+        return any(number.place[0] == "shape" for number in (self.per_sample or {}).get(node, ()))
 
     @cached_property
     def shape_of(self) -> dict[str, Shape]:

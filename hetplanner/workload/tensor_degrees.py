@@ -22,11 +22,13 @@ def why_not(workload: Workload, degree: int, sharding: Sharding = "tensor") -> s
     """Why so many devices cannot share a workload's layers or samples, with what can; '' if they can."""
     if degree == 1:
         return ""
-    if workload.transformer is None:
-        what = "layers" if sharding == "tensor" else "samples"
-        return f"{workload.name!r:.60} is a captured model, whose {what} are not divided; use degree 1"
     if degree not in DEGREES:
         return f"the degree must be 1, 2, 4 or 8, got {degree}"
+    if workload.program is not None and sharding != "tensor":
+        if found := workload.why_samples_are_whole:
+            return f"{workload.name!r:.60} is a captured model whose samples are not divided: {found}; use degree 1"
+    elif workload.transformer is None:
+        return f"{workload.name!r:.60} is a captured model, whose layers are not divided; use degree 1, zero2 or zero3"
     return _why_no_layers(workload, degree) if sharding == "tensor" else _why_no_samples(workload, degree)
 
 

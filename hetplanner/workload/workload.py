@@ -9,6 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from hetplanner.dtypes import DTYPE_BYTES, DType
 from hetplanner.schema import Name, Noun, Text
 from hetplanner.units import short_count
+from hetplanner.workload.capturing.samples import why_undivided
 from hetplanner.workload.fine_tuning import Adapters, FineTuning, adapted_layers
 from hetplanner.workload.model import OpGraph
 from hetplanner.workload.optimizers import OptimizerName
@@ -121,6 +122,12 @@ class Workload(Noun):
                 " capture it again with other example inputs"
             )
         check_fits_graph(program, graph)
+
+    @cached_property
+    def why_samples_are_whole(self) -> str:
+        """Why devices cannot divide the samples of a captured model's micro-batch; '' if they can."""
+        assert self.program is not None
+        return why_undivided(self.program, [name for names in self.program.outputs.values() for name in names])
 
     @cached_property
     def graph(self) -> OpGraph:

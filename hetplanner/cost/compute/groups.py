@@ -116,17 +116,31 @@ def repeated_bytes(workload: Workload, state_bytes: float, sharding: Sharding = 
         sharding: what the members divide.
     """
     shape = workload.transformer
-    if shape is None:
+    if shape is None and (workload.program is None or sharding == "tensor"):
         return 0.0
-    hidden_state = workload.micro_batch * workload.seq_len * shape.hidden
-    drawn = DRAWN_BYTES * hidden_state if shape.dropout else 0.0
+    tokens = workload.micro_batch * workload.seq_len
+    hidden_state = _between_layers(workload) if shape is None else tokens * shape.hidden
+    drawn = DRAWN_BYTES * hidden_state if shape is None or shape.dropout else 0.0
     if sharding == "tensor":
+        assert shape is not None
         repeated = (2 * shape.layers + 1) * shape.hidden * (2 if shape.family == "gpt2" else 1)
         whole = MESSAGES + GATHERED
     else:
         repeated = sum(op.num_params for op in workload.graph.ops) - int(matrices_o(workload)[0].sum())
         whole = MESSAGES
     return repeated * state_bytes + whole * hidden_state * workload.dtype_bytes + drawn
+
+
+def _between_layers(workload: Workload) -> int:
+    """Elements that one layer of a captured model hands to the next, at most; without layers those of any boundary."""
+    layers = [op.layer for op in workload.graph.ops]
+    sizes = workload.boundary_elements
+    ends = [
+        size
+        for i, size in enumerate(sizes[1:-1], 1)
+        if None not in (layers[i - 1 : i + 1]) and layers[i - 1] != layers[i]
+    ]
+    return max(ends or sizes)
 
 
 def collectives_of(table: DeviceTable, device: int, profile: Profile | None = None) -> Collectives:

@@ -11,12 +11,17 @@ Legend of array suffixes: o ops.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from hetplanner.cost.compute.collectives import Collectives, FloatArray, Way
+from hetplanner.workload.model import Op
 from hetplanner.workload.optimizers import FLOAT_BYTES
 from hetplanner.workload.tensor_degrees import Sharding
 from hetplanner.workload.workload import Workload
+
+MATRIX_NDIM = 2
 
 
 def summing_bytes(members: int) -> int:
@@ -30,7 +35,8 @@ def gathering_bytes_o(workload: Workload, members: int) -> FloatArray:
     """By op: bytes that all members hold while its largest matrix is gathered: it, and what each sends."""
     shape, ops = workload.transformer, workload.graph.ops
     if shape is None:
-        return np.zeros(len(ops))
+        largest_o = np.array([max(sizes, default=0) for sizes in _matrices(workload)], dtype=np.float64)
+        return 2.0 * members * largest_o * matrices_o(workload)[2]
     wide, narrow = shape.hidden, shape.narrow_width if shape.boundary_layers else 0
     largest = {
         "attention": wide * (wide + 2 * shape.num_kv_heads * shape.head_dim), "mlp": wide * shape.ffn,
@@ -43,8 +49,8 @@ def matrices_o(workload: Workload) -> tuple[FloatArray, FloatArray, FloatArray]:
     """By op: elements of its matrices, how many there are, and the bytes of an element that is gathered."""
     shape, ops = workload.transformer, workload.graph.ops
     if shape is None:
-        nothing = np.zeros(len(ops))
-        return nothing, nothing, nothing
+        found_o, width_o = _matrices(workload), [_element_bytes(workload, op) for op in ops]
+        return np.array([sum(o) for o in found_o], float), np.array([len(o) for o in found_o], float), np.array(width_o)
     wide, narrow = shape.hidden, shape.narrow_width if shape.boundary_layers else 0
     is_llama, is_maxout = shape.family == "llama", shape.boundary_layers and shape.boundary_layers.kind == "maxout"
     projected = wide + 2 * shape.num_kv_heads * shape.head_dim
@@ -57,8 +63,27 @@ def matrices_o(workload: Workload) -> tuple[FloatArray, FloatArray, FloatArray]:
         "widen": (narrow * wide, 1),
     }
     found = np.array([of_kind.get(op.kind, (0, 0)) for op in ops], dtype=np.float64)
-    bytes_o = [FLOAT_BYTES if op.kind == "embedding" else workload.dtype_bytes for op in ops]
+    bytes_o = [_element_bytes(workload, op) for op in ops]
     return found[:, 0], found[:, 1], np.array(bytes_o, dtype=np.float64)
+
+
+def _element_bytes(workload: Workload, op: Op) -> float:
+    """Of what is gathered: products lower matrices to the workload's dtype first."""
+    return float(FLOAT_BYTES if op.kind == "embedding" else workload.dtype_bytes)
+
+
+def _matrices(workload: Workload) -> list[list[int]]:
+    """By op of a captured model: elements of each matrix that it owns, or reads of an op in front."""
+    index = {op.name: i for i, op in enumerate(workload.graph.ops)}
+    found: list[list[int]] = [[] for _ in index]
+    program = workload.program
+    if program is None:
+        return found
+    for name, users in program.users.items():
+        shape = program.parameters[name].shape
+        for user in users if len(shape) == MATRIX_NDIM else ():
+            found[index[user]].append(math.prod(shape))
+    return found
 
 
 def exchange_of_weights(collectives: Collectives, workload: Workload, way: Way, sharding: Sharding) -> FloatArray:

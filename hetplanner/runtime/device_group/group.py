@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from math import prod
 from typing import Any
 
 import torch
@@ -34,6 +35,9 @@ from torch.nn import functional as F  # noqa: N812 (torch's own convention)
 from hetplanner.plan.model import Plan
 from hetplanner.runtime.comm.connect import HUNG_PEER_S
 from hetplanner.workload.tensor_degrees import Sharding
+
+Piece = tuple[tuple[int, ...], int | None]
+"""A tensor of a message: its shape, and the axis that members divide; None: every member has the whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +98,13 @@ class DeviceGroup:
 
     # -- tokens and samples -----------------------------------------------------------------------
 
-    def divided_axis(self, axis: int) -> int:
+    def divided_axis(self, axis: int | None) -> int | None:
         """The axis of a boundary's tensor along which members divide it.
 
         Args:
-            axis: the one with tensor parallelism.
+            axis: the one with tensor parallelism; None: every member has the whole.
         """
-        return 0 if self.divides_samples else axis
+        return 0 if self.divides_samples and axis is not None else axis
 
     def whole_shape(self, shape: torch.Size) -> tuple[int, ...]:
         """Of a tensor of which each member has the shape's part, by tokens or by samples."""
@@ -212,46 +216,70 @@ class DeviceGroup:
 
     # -- messages between ranks -------------------------------------------------------------------
 
-    def scatter(self, whole: Tensor | None, shape: tuple[int, ...], axis: int, device: torch.device) -> Tensor:
+    def scatter(
+        self, whole: Tensor | None, pieces: Sequence[Piece], device: torch.device, *, is_gradient: bool
+    ) -> Tensor:
         """A message's part for this member, 1-D.
 
         Args:
             whole: float32, 1-D, on the leader; not looked at on the others.
-            shape: of the whole.
-            axis: that is divided.
+            pieces: tensors of the message.
             device: on which the part shall be.
+            is_gradient: of what every member has whole the leader alone gets the gradient, so that it counts once.
         """
         if self.is_leader:
             assert whole is not None
-            parts = [part.contiguous().cpu() for part in whole.view(shape).tensor_split(self.degree, axis)]
+            parts = [self.part_of(whole, pieces, i, is_gradient=is_gradient).cpu() for i in range(self.degree)]
             works = [dist.isend(parts[i], self._process(i), group=self.handle) for i in range(1, self.degree)]
             for work in works:
                 assert work is not None
                 work.wait()
             out = parts[0]
         else:
-            out = torch.empty(part_shape(shape, axis, self.index, self.degree))
+            out = torch.empty(sum(self.sizes_of(pieces, self.index)))
             dist.recv(out, self.leader, group=self.handle)
-        return out.reshape(-1).to(device)
+        return out.to(device)
 
-    def gather(self, part: Tensor, shape: tuple[int, ...], axis: int) -> Tensor | None:
+    def gather(self, part: Tensor, pieces: Sequence[Piece], *, is_gradient: bool) -> Tensor | None:
         """The whole of what all members hold parts of, 1-D; on the leader, else None.
 
         Args:
             part: 1-D.
-            shape: of the whole.
-            axis: that is divided.
+            pieces: tensors of the message.
+            is_gradient: what every member has whole is added up; else it is the leader's.
         """
-        mine = part.view(part_shape(shape, axis, self.index, self.degree))
         if not self.is_leader:
-            dist.send(mine.contiguous().cpu(), self.leader, group=self.handle)
+            dist.send(part.contiguous().cpu(), self.leader, group=self.handle)
             return None
-        parts = [mine]
+        parts = [part]
         for i in range(1, self.degree):
-            other = torch.empty(part_shape(shape, axis, i, self.degree), dtype=mine.dtype)
+            other = torch.empty(sum(self.sizes_of(pieces, i)), dtype=part.dtype)
             dist.recv(other, self._process(i), group=self.handle)
-            parts.append(other.to(mine.device))
-        return torch.cat(parts, axis).reshape(-1)
+            parts.append(other.to(part.device))
+        split = [own.split(self.sizes_of(pieces, i)) for i, own in enumerate(parts)]
+        found = []
+        for number, (shape, axis) in enumerate(pieces):
+            own = [tensors[number] for tensors in split]
+            if axis is None:
+                found.append(torch.stack(own).sum(0) if is_gradient else own[0])
+            else:
+                shaped = [x.view(part_shape(shape, axis, i, self.degree)) for i, x in enumerate(own)]
+                found.append(torch.cat(shaped, axis).reshape(-1))
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def part_of(self, whole: Tensor, pieces: Sequence[Piece], index: int, *, is_gradient: bool) -> Tensor:
+        """A member's part of a message, 1-D; arguments as of `scatter`."""
+        found = []
+        for x, (shape, axis) in zip(whole.split([prod(shape) for shape, _ in pieces]), pieces, strict=True):
+            if axis is None:
+                found.append(torch.zeros_like(x) if is_gradient and index else x)
+            else:
+                found.append(x.view(shape).tensor_split(self.degree, axis)[index].reshape(-1))
+        return found[0].contiguous() if len(found) == 1 else torch.cat(found)
+
+    def sizes_of(self, pieces: Sequence[Piece], index: int) -> list[int]:
+        """Elements of a member's part of each tensor of a message."""
+        return [prod(part_shape(shape, axis, index, self.degree)) for shape, axis in pieces]
 
     def _process(self, index: int) -> int:
         """Number of a member's process."""
@@ -263,8 +291,10 @@ ALONE = DeviceGroup()
 """A device that serves by itself."""
 
 
-def part_shape(shape: tuple[int, ...], axis: int, index: int, degree: int) -> tuple[int, ...]:
+def part_shape(shape: tuple[int, ...], axis: int | None, index: int, degree: int) -> tuple[int, ...]:
     """Shape of a member's part of a tensor that is divided along an axis; the first parts are larger by one."""
+    if axis is None:
+        return shape
     first, end = part_range(shape[axis], index, degree)
     return (*shape[:axis], end - first, *shape[axis + 1 :])
 

@@ -42,9 +42,15 @@ def linear(x: Tensor, weight_rC: Tensor, bias_R: Tensor | None, num_rows: int, g
     return out
 
 
-def rows(index: Tensor, weight_rC: Tensor, num_rows: int, group: DeviceGroup) -> Tensor:
-    """Rows of a table, for this member's samples; arguments as of :func:`linear`."""
-    out: Tensor = _Rows.apply(index, weight_rC, num_rows, group)
+def rows(index: Tensor, weight_rC: Tensor, num_rows: int, group: DeviceGroup, padding: int = -1) -> Tensor:
+    """Rows of a table, for this member's samples; arguments as of :func:`linear`, and the row without a gradient."""
+    out: Tensor = _Rows.apply(index, weight_rC, num_rows, group, padding)
+    return out
+
+
+def whole(weight_rC: Tensor, num_rows: int, group: DeviceGroup) -> Tensor:
+    """All rows, for a call that is none of the above; they are kept until its backward."""
+    out: Tensor = _Whole.apply(weight_rC, num_rows, group)
     return out
 
 
@@ -89,18 +95,29 @@ class _Linear(torch.autograd.Function):
 
 class _Rows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, index: Tensor, weight_rC: Tensor, num_rows: int, group: DeviceGroup) -> Tensor:
+    def forward(ctx: Any, index: Tensor, weight_rC: Tensor, num_rows: int, group: DeviceGroup, padding: int) -> Tensor:
         ctx.save_for_backward(index)
-        ctx.num_rows, ctx.group = num_rows, group
+        ctx.num_rows, ctx.group, ctx.padding = num_rows, group, padding
         return F.embedding(index, _whole(weight_rC, weight_rC, num_rows, group))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor | None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor | None, None, None, None]:
         if not ctx.needs_input_grad[1]:
-            return None, None, None, None
+            return None, None, None, None, None
         (index,) = ctx.saved_tensors
-        of_rows_RC = torch.ops.aten.embedding_dense_backward(gradients[0], index, ctx.num_rows, -1, False)
-        return None, _own_sum(of_rows_RC.float(), ctx.group), None, None
+        of_rows_RC = torch.ops.aten.embedding_dense_backward(gradients[0], index, ctx.num_rows, ctx.padding, False)
+        return None, _own_sum(of_rows_RC.float(), ctx.group), None, None, None
+
+
+class _Whole(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight_rC: Tensor, num_rows: int, group: DeviceGroup) -> Tensor:
+        ctx.group = group
+        return _whole(weight_rC, weight_rC, num_rows, group).view(num_rows, *weight_rC.shape[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
+        return _own_sum(gradients[0].float(), ctx.group) if ctx.needs_input_grad[0] else None, None, None
 
 
 class _OverSamples(torch.autograd.Function):

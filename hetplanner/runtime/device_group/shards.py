@@ -179,12 +179,11 @@ def make_shards(
     """A member's part of each weight of a stage, in the same order.
 
     Args:
-        workload: a transformer; without adapters if its layers are divided.
+        workload: a transformer, without adapters if its layers are divided; or a captured model with ZeRO.
         weights: as they lie in a single device's buffer.
         group: the member's.
     """
     shape = workload.transformer
-    assert shape is not None
     found, end = [], 0
     for _, weight in weights:
         op = workload.graph.ops[weight.op_index]
@@ -192,6 +191,7 @@ def make_shards(
         if group.divides_samples:
             axis, ranges = 0, _own_rows(name, weight.shape, group)
         else:
+            assert shape is not None
             axis, ranges = _division(op.kind, name, weight.shape, shape, group)
         own_shape = weight.shape
         if ranges:
@@ -216,10 +216,12 @@ def _division(
 
 
 def _own_rows(name: str, sizes: tuple[int, ...], group: DeviceGroup) -> tuple[tuple[int, int], ...]:
-    """Where members divide samples: this one's rows of a matrix; none of what every member holds."""
-    if len(sizes) != 2 or name.endswith(ADAPTER_LEAVES):
-        return ()
-    return (part_range(sizes[0], group.index, group.degree),)
+    return (part_range(sizes[0], group.index, group.degree),) if has_own_rows(name, sizes, group) else ()
+
+
+def has_own_rows(name: str, sizes: tuple[int, ...], group: DeviceGroup) -> bool:
+    """Where members divide samples, whether each has rows of a weight; the others are on every member."""
+    return len(sizes) == 2 and sizes[0] >= group.degree and not name.endswith(ADAPTER_LEAVES)
 
 
 def _ranges_of_heads(shape: TransformerConfig, group: DeviceGroup) -> tuple[tuple[int, int], ...]:

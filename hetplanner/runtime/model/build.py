@@ -137,7 +137,7 @@ class StageModel:
         self.workload, self.first_op, self.end_op = workload, first_op, end_op
         self.ops: tuple[Op, ...] = workload.graph.ops[first_op:end_op]
         self.stage_ops: StageOps = (
-            ProgramStage(workload, first_op, end_op, self.device)
+            ProgramStage(workload, first_op, end_op, self.device, group)
             if workload.program is not None
             else TransformerStage(workload, first_op, end_op, group)
         )
@@ -256,8 +256,9 @@ class StageModel:
         return self.stage_ops.reads
 
     def take_expert_loads(self) -> dict[str, list[int]]:
-        """By op of a mixture of experts, how often each expert was taken since the last call."""
-        loads = {op: load_E.tolist() for op, load_E in self.stage_ops.expert_loads.items()}
+        """By op of a mixture of experts, how often each expert was taken since the last call; members add theirs up."""
+        counted = self.stage_ops.expert_loads.items()
+        loads = {op: self.group.all_reduce(load_E.clone()).tolist() for op, load_E in counted}
         for load_E in self.stage_ops.expert_loads.values():
             load_E.zero_()
         return loads

@@ -5,6 +5,7 @@ result goes, which values no later call reads). Free calls that depend on no bat
 built. A random call draws from (seed, step, micro-batch, its name): the same whatever the cut, and on recompute.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hetplanner.runtime.device_group import sharded_weights
+from hetplanner.runtime.device_group.group import ALONE, DeviceGroup
+from hetplanner.runtime.device_group.shards import has_own_rows
 from hetplanner.runtime.model.aten import DTYPES, AtenCall, aten_call, drawing
 from hetplanner.runtime.model.initial import fill_program_weight
 from hetplanner.runtime.model.layout import ModelWeight, crossing_tensors, running_buffers
@@ -21,6 +25,7 @@ from hetplanner.runtime.model.precision import is_lowered, lowered
 from hetplanner.runtime.rng import RngKey
 from hetplanner.weights.names import EXPERTS_NDIM
 from hetplanner.workload.calls import EVALUATED_WITH, RANDOM_CALLS, STATISTICS_CALLS
+from hetplanner.workload.capturing.samples import for_samples
 from hetplanner.workload.program import Buffer, Node, Program, references
 from hetplanner.workload.workload import Workload
 
@@ -87,13 +92,21 @@ def _decoded(argument: Any) -> Any:
 
 
 class ProgramStage:
-    """The calls of ops `first_op` to `end_op` and the free calls that they need; see `build.StageOps`."""
+    """The calls of ops `first_op` to `end_op` and the free calls that they need; see `build.StageOps`.
+
+    Members of a group perform them for their own samples, with rows of each matrix.
+    """
 
     isolates_documents = False  # its attention is its author's
 
-    def __init__(self, workload: Workload, first_op: int, end_op: int, device: torch.device) -> None:
+    def __init__(
+        self, workload: Workload, first_op: int, end_op: int, device: torch.device, group: DeviceGroup = ALONE
+    ) -> None:
         assert workload.program is not None
-        self.program, self.device = workload.program, device
+        self.program, self.device, self.group = workload.program, device, group
+        self._whole_shapes = self.program.shape_of
+        if group.divides_samples:
+            self.program = for_samples(self.program, self.program.micro_batch // group.degree)
         self._casts = is_lowered(workload.dtype)
         self._nodes = _nodes_of(workload, self.program, first_op, end_op)
         self._inputs = [t.node for t in crossing_tensors(workload, first_op)]
@@ -175,19 +188,60 @@ class ProgramStage:
         if given:
             function = partial(function, **{name: _decoded(value) for name, value in given.items()})
         everything = dict(zip(names, arguments, strict=False))
-        if node.call in STATISTICS_CALLS:
+        rows = self._rows_of(arguments)
+        if any(rows):
+            function = self._on_rows(function, node, rows)
+        elif node.call in STATISTICS_CALLS:
             mean = everything.get("running_mean")
             if training and everything.get(EVALUATED_WITH[node.call][0]) and isinstance(mean, dict):
                 function = self._counted(function, str(mean.get("buffer")))
         elif training and node.call == "index.Tensor":
             function = self._tallied(function, node, everything)
         elif node.call in RANDOM_CALLS and _draws(node.call, everything):
-            function = self._drawn(function, node)
+            function = self._drawn(function, node, everything)
         if node.op is None and self._casts:
             function = self._in_float32(function)
-        elif node.call in CASTING_CALLS and self._casts:
+        elif node.call in CASTING_CALLS and self._casts and not any(rows):
             function = self._lowering(function)
         return function, self._places.pick(arguments)
+
+    def _rows_of(self, arguments: list[Any]) -> list[Any]:
+        """By argument, how many rows a matrix has of which this member holds some, else None; lists as they are."""
+        found: list[Any] = []
+        for argument in arguments:
+            name = argument.get("parameter") if isinstance(argument, dict) else None
+            if isinstance(argument, list | tuple):
+                inner = self._rows_of(list(argument))
+                found.append(inner if any(inner) else None)
+            elif name is not None and self.group.divides_samples:
+                shape = self.program.parameters[name].shape
+                found.append(shape[0] if has_own_rows(name, shape, self.group) else None)
+            else:
+                found.append(None)
+        return found
+
+    def _on_rows(self, function: Callable[..., Any], node: Node, rows: list[Any]) -> Callable[..., Any]:
+        """A call that reads matrices of which this member holds rows."""
+        group = self.group
+
+        def gathered(arguments: Sequence[Any], counts: list[Any]) -> list[Any]:
+            return [
+                x if count is None
+                else gathered(x, count) if isinstance(count, list)
+                else sharded_weights.whole(x, count, group)
+                for x, count in zip(arguments, counts, strict=True)
+            ]  # fmt: skip
+
+        def call(*arguments: Any) -> Any:
+            if node.call == "linear.default" and rows[0] is None and arguments[0].ndim > 1:
+                x, weight_rC, *bias = arguments
+                return sharded_weights.linear(x, weight_rC, bias[0] if bias else None, rows[1], group)
+            if node.call == "embedding.default" and rows[0] is not None and not any(arguments[3:]):
+                weight_rC, index, *padding = arguments
+                return sharded_weights.rows(index, weight_rC, rows[0], group, *padding[:1])
+            return function(*gathered(arguments, rows))
+
+        return call
 
     def _tallied(self, function: Callable[..., Any], node: Node, everything: dict[str, Any]) -> Callable[..., Any]:
         """A call that takes experts' weights by their numbers: counts how often each is taken, an op once."""
@@ -225,7 +279,9 @@ class ProgramStage:
 
         return call
 
-    def _drawn(self, function: Callable[..., Any], node: Node) -> Callable[..., Any]:
+    def _drawn(self, function: Callable[..., Any], node: Node, everything: dict[str, Any]) -> Callable[..., Any]:
+        if self.group.divides_samples and self.program.has_samples(node.name) and _dropped(everything):
+            return self._drawn_for_all(node, everything)
         # Numbers are drawn in the order of memory, and what has crossed a boundary lies in another order than before.
         # Attention draws for its scores, which are its own.
         in_order = node.call != "scaled_dot_product_attention.default"
@@ -237,6 +293,30 @@ class ProgramStage:
                 return function(*arguments)
 
         return call
+
+    def _drawn_for_all(self, node: Node, everything: dict[str, Any]) -> Callable[..., Any]:
+        """Dropout, of values or of attention's scores: drawn for all samples, of which this member takes its own."""
+        group, size, share = self.group, self._whole_shapes[node.name][0], _dropped(everything)
+
+        def own_draws(x: Tensor) -> Tensor:
+            with drawing(self._key, node.name, self.device):
+                kept = x.new_empty((size, *x.shape[1:])).bernoulli_(1.0 - share)
+            return group.own_samples(kept).div(1.0 - share)
+
+        def drop(x: Tensor, *_: Any) -> Tensor:
+            return x * own_draws(x)
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any = None, *_: Any) -> Tensor:
+            if node.kwargs.get("enable_gqa"):
+                k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
+            scores = q @ k.transpose(-1, -2) * (node.kwargs.get("scale") or q.shape[-1] ** -0.5)
+            if everything.get("is_causal"):
+                scores = scores.masked_fill(torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1), -math.inf)
+            if mask is not None:
+                scores = scores.masked_fill(~mask, -math.inf) if mask.dtype is torch.bool else scores + mask
+            return (scores.softmax(-1) * own_draws(scores)) @ v
+
+        return drop if node.call == "dropout.default" else attend
 
     def _counted(self, function: Callable[..., Any], running_mean: str) -> Callable[..., Any]:
         """Batch norm that moves its statistics the first time only."""
@@ -283,6 +363,8 @@ class ProgramStage:
         if key is None and self._compared:
             logits, targets = (env[self._places.of(*reference)] for reference in self._compared)
             found.append((logits.argmax(dim=1) == targets).sum())
+        if self._outputs == [self.program.loss]:
+            found = [sharded_weights.over_samples(number, self.group) for number in found]
         return found
 
     def value_of(self, node: str, batch: Sequence[Tensor | None]) -> Tensor:
@@ -301,7 +383,7 @@ class ProgramStage:
             env[place] = x if x.dtype == dtype else x.to(dtype)
         if batch is not None:
             for place, tensor in zip(self._batch_places, batch[:2], strict=True):
-                env[place] = tensor
+                env[place] = None if tensor is None else self.group.own_samples(tensor)
         return env
 
 
@@ -344,6 +426,11 @@ def _evaluate(name: str, given: dict[str, Any]) -> None:
     argument, value = EVALUATED_WITH[name]
     if argument in given and not (name in STATISTICS_CALLS and given.get("running_mean") is None):
         given[argument] = value
+
+
+def _dropped(arguments: dict[str, Any]) -> float:
+    """The share that dropout, of values or of attention's scores, makes 0."""
+    return float(arguments.get("p", arguments.get("dropout_p", 0.0)))
 
 
 def _draws(name: str, arguments: dict[str, Any]) -> bool:

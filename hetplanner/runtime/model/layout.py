@@ -212,13 +212,13 @@ class Crossing:
     Attributes:
         op: index of the op that gives it.
         node: that gives it, in a captured model.
-        axis: along which the members of a group divide it: by tokens, behind the head by words.
+        axis: along which the members of a group divide it: by tokens, behind the head by words; None: they do not.
     """
 
     op: int
     node: str
     shape: tuple[int, ...]
-    axis: int = 1
+    axis: int | None = 1
 
     @property
     def num_elements(self) -> int:
@@ -232,8 +232,11 @@ def crossing_tensors(workload: Workload, boundary: int) -> tuple[Crossing, ...]:
     for index in workload.graph.crossing_ops[boundary]:
         op = workload.graph.ops[index]
         if workload.program is not None:
-            shapes = workload.program.shape_of
-            found += [Crossing(index, node, shapes[node]) for node in workload.program.outputs.get(op.name, ())]
+            program = workload.program
+            found += [
+                Crossing(index, node, program.shape_of[node], 0 if program.has_samples(node) else None)
+                for node in program.outputs.get(op.name, ())
+            ]
         else:
             width = workload.output_elements[index] // (workload.micro_batch * workload.seq_len)
             axis = 2 if op.kind == "head" else 1

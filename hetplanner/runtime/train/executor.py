@@ -28,13 +28,13 @@ from hetplanner.runtime.comm.receive_order import TOPIC, message_index, proofs_o
 from hetplanner.runtime.comm.reductions import Reductions
 from hetplanner.runtime.comm.transport import Expected, Topic, Transport
 from hetplanner.runtime.device_group import sharded_weights
-from hetplanner.runtime.device_group.group import ALONE, DeviceGroup
+from hetplanner.runtime.device_group.group import ALONE, DeviceGroup, Piece
 from hetplanner.runtime.device_group.whole_stage import whole_stages
 from hetplanner.runtime.measure.device_clock import DeviceClock, Mark
 from hetplanner.runtime.measure.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.model.build import Batch
 from hetplanner.runtime.model.chunk import Chunk
-from hetplanner.runtime.model.layout import Crossing, crossing_tensors
+from hetplanner.runtime.model.layout import crossing_tensors
 from hetplanner.runtime.model.precision import boundary_codec
 from hetplanner.runtime.rng import RngKey
 from hetplanner.runtime.train.data import Batches
@@ -441,10 +441,9 @@ class Executor:
             return whole
         if not self.plan.boundary_elements(action.stage, role_of(action)):
             return torch.empty(0)
-        crossing = self._crossing(action.stage)
+        pieces, is_gradient = self._pieces(action.stage), role_of(action) == "gradient"
         with self._awaiting_leader():
-            axis = self.group.divided_axis(crossing.axis)
-            return self.group.scatter(whole, crossing.shape, axis, self.transport.device)
+            return self.group.scatter(whole, pieces, self.transport.device, is_gradient=is_gradient)
 
     @contextmanager
     def _awaiting_leader(self) -> Iterator[None]:
@@ -458,9 +457,7 @@ class Executor:
         """This member's part of what crosses the boundary behind a stage."""
         if self.group.degree == 1 or not whole.numel():
             return whole
-        crossing = self._crossing(stage)
-        axis = self.group.divided_axis(crossing.axis)
-        return whole.view(crossing.shape).tensor_split(self.group.degree, axis)[self.group.index].reshape(-1)
+        return self.group.part_of(whole, self._pieces(stage), self.group.index, is_gradient=False)
 
     def gathered(self, part: Tensor, action: Action) -> Tensor | None:
         """The whole message of a group's members, on its leader; None on the others."""
@@ -468,13 +465,12 @@ class Executor:
             return part
         if not self.plan.boundary_elements(action.stage, role_of(action)):
             return part if self.group.is_leader else None
-        crossing = self._crossing(action.stage)
-        return self.group.gather(part, crossing.shape, self.group.divided_axis(crossing.axis))
+        return self.group.gather(part, self._pieces(action.stage), is_gradient=role_of(action) == "gradient")
 
-    def _crossing(self, stage: int) -> Crossing:
-        """What crosses the boundary behind a stage of a transformer."""
-        (crossing,) = crossing_tensors(self.plan.problem.workload, self.plan.stages[stage].end_op)
-        return crossing
+    def _pieces(self, stage: int) -> list[Piece]:
+        """What crosses the boundary behind a stage, and how members divide it."""
+        found = crossing_tensors(self.plan.problem.workload, self.plan.stages[stage].end_op)
+        return [(crossing.shape, self.group.divided_axis(crossing.axis)) for crossing in found]
 
     def _link_codec(self, action: Action, source: int, target: int, *, training: bool) -> TensorCodec | ChangingEnd:
         """The codec of a message; validation has samples of its own, and no delta codec remembers them."""

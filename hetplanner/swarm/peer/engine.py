@@ -253,7 +253,7 @@ class StageEngine:
         if not self.model.is_last:
             check_sizes(parts, self.spec.gradient_bytes(self.stage + 1), "gradient")
             whole = self._decoded(parts[0], self.stage + 1, is_gradient=True) if parts else None
-            gradient = None if whole is None else self._own_part(whole, self.stage + 1)
+            gradient = None if whole is None else self._own_part(whole, self.stage + 1, is_gradient=True)
         del self._calls[key]
         back = self._paced(1 - FORWARD_SHARE, lambda: self._runner.backward(call.number, gradient))
         own = self.model.flat_grad
@@ -263,7 +263,9 @@ class StageEngine:
         own.zero_()
         if not is_finite:
             return None
-        return () if back is None else (self._encoded(self._gradient, self._whole_of(back, self.stage)),)
+        if back is None:
+            return ()
+        return (self._encoded(self._gradient, self._whole_of(back, self.stage, is_gradient=True)),)
 
     def forget(self, key: CallKey) -> None:
         """A call is over, whether it came back or not."""
@@ -404,11 +406,11 @@ class StageEngine:
         """Of the whole stage: see `hetplanner.runtime.model.layout.tied_ranges`."""
         return self.model.own_end, self.model.tied
 
-    def _own_part(self, whole: Tensor, stage: int) -> Tensor:
+    def _own_part(self, whole: Tensor, stage: int, *, is_gradient: bool = False) -> Tensor:
         """What this device computes of the flat tensor in front of a stage."""
         return whole
 
-    def _whole_of(self, part: Tensor, stage: int) -> Tensor:
+    def _whole_of(self, part: Tensor, stage: int, *, is_gradient: bool = False) -> Tensor:
         """The flat tensor in front of a stage, of which this device has computed a part."""
         return part
 

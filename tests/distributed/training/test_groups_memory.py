@@ -23,9 +23,10 @@ CASES = [
     Case("llama", "bfloat16", "last", 1, more=(("vocab", 32_000),)),
     Case("llama", "bfloat16", "all", 2),
 ]
+CAPTURED = [Case("captured gpt_neox", "float32", "middle", 3), Case("captured phi", "float32", "middle", 2)]
 ADAPTERS = Adapters(rank=4, alpha=8.0, targets=("c_attn",))
 FROZEN = Case("gpt2", "float32", "all", 1, more=(("hidden", 512),), adapters=ADAPTERS)
-"""Not for tensor parallelism, which adapters refuse."""
+"""Not for tensor parallelism, which adapters refuse, as captured models do."""
 TOO_MUCH, TOO_LITTLE = 1.1, 0.94
 TRIES = 2
 REPLICAS = (1, 2)
@@ -35,7 +36,7 @@ REPLICAS = (1, 2)
 def cases_of(sharding: Sharding) -> list[tuple[Case, int]]:
     """Each with its number of replicas."""
     cases = [(case, replicas) for case in CASES for replicas in REPLICAS]
-    return cases if sharding == "tensor" else [*cases, (FROZEN, 1)]
+    return cases if sharding == "tensor" else [*cases, (FROZEN, 1), *((case, 1) for case in CAPTURED)]
 
 
 def counted_by_member(port: int, index: int, degree: int, sharding: Sharding, answers: "mp.Queue[list[int]]") -> None:

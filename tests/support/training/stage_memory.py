@@ -1,10 +1,13 @@
 """The live tensors of one stage at work, and what a plan counts for them."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 
+from hetplanner.capture.assemble import capture_workload
+from hetplanner.capture.huggingface import config_factory
 from hetplanner.cost.compute.groups import repeated_bytes
 from hetplanner.cost.tables import CostTables
 from hetplanner.plan.groups import WorkerGroup
@@ -27,9 +30,12 @@ STATE_BYTES = 16.0
 """Of a weight in float32 with gradient and AdamW's moments."""
 
 
+CAPTURED = "captured "
+
+
 @dataclass(frozen=True)
 class Case:
-    """A stage: which part of the model, and how many micro-batches it holds."""
+    """A stage: which part of the model, and how many micro-batches it holds; `captured phi` is captured."""
 
     family: str
     dtype: str
@@ -45,7 +51,18 @@ class Case:
         return f"{self.family} {self.dtype} {self.part} {self.in_flight}{''.join(kinds)} {more}"
 
 
+@cache
+def captured(model_type: str) -> Workload:
+    """An architecture of transformers of the same size."""
+    sizes = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512}
+    fields = {"model_type": model_type, "vocab_size": 4000, "max_position_embeddings": 256, **sizes}
+    factory = config_factory(fields, model_type, micro_batch=4, seq_len=256)
+    return capture_workload(factory, model_type, global_batch=16, task=factory.task)
+
+
 def workload_of(case: Case) -> Workload:
+    if case.family.startswith(CAPTURED):
+        return captured(case.family.removeprefix(CAPTURED)).replace(dtype=case.dtype, recompute=case.recompute)
     is_llama = case.family == "llama"
     usual: dict[str, Any] = {"vocab": 4000, "tie_embeddings": False, "dropout": 0.0, "hidden": 128}
     config = TransformerConfig(
@@ -73,7 +90,7 @@ def counted(case: Case, group: DeviceGroup = ALONE, replicas: int = 1) -> int:
     shard = cut_range(0, model.flat.numel(), replicas)[:1] if replicas > 1 else None
     optimizer = StageOptimizer(workload, first, end, TrainConfig(), model.flat, model.flat_grad, weights, shard=shard)
     given = [model.flat, model.flat_grad, model.frozen, *optimizer.states.values()]
-    tokens = torch.randint(0, workload.transformer.vocab, (2, workload.micro_batch, workload.seq_len))
+    tokens = torch.randint(0, 4000, (2, workload.micro_batch, workload.seq_len))
     sizes = [workload.boundary_elements[boundary] // group.degree for boundary in (first, end)]
     live = LiveBytes()
     live.leave_out(*given, tokens)
@@ -94,6 +111,8 @@ def counted(case: Case, group: DeviceGroup = ALONE, replicas: int = 1) -> int:
 def span_of(case: Case, workload: Workload) -> tuple[int, int]:
     """First and end operator of the stage."""
     ops, cuts = len(workload.graph.ops), workload.boundaries
+    if workload.transformer is None:
+        cuts = [cut for cut in cuts if workload.graph.ops[cut].layer != workload.graph.ops[cut - 1].layer]
     spans = {"first": (0, cuts[1]), "middle": (cuts[0], cuts[2]), "last": (cuts[1], ops), "all": (0, ops)}
     return spans[case.part]
 

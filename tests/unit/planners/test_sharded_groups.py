@@ -182,7 +182,11 @@ def test_a_plan_is_simulated_kept_and_changed(tmp_path) -> None:
     ("workload", "tensor", "message"),
     [
         (GPT, (8,), r"degree 8 by ZeRO 3: 4 samples of a micro-batch cannot be divided by 8; use 4, or micro-"),
-        (preset("resnet101"), (2,), "is a captured model, whose samples are not divided; use degree 1"),
+        (
+            preset("resnet101"),
+            (2,),
+            "samples are not divided: batch_norm.* takes statistics over all samples; use degree 1",
+        ),
     ],
 )
 def test_degrees_that_do_not_work_are_named(workload, tensor, message: str) -> None:

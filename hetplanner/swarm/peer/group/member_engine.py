@@ -17,7 +17,7 @@ from hetplanner.elastic.protocol.identity import Stamp, Token
 from hetplanner.elastic.protocol.peer_events import FoldDone
 from hetplanner.errors import InvalidInput
 from hetplanner.runtime.comm.wire import CPU
-from hetplanner.runtime.device_group.group import DeviceGroup
+from hetplanner.runtime.device_group.group import DeviceGroup, Piece
 from hetplanner.runtime.device_group.shards import Shard, add_repeated, gather_parts, scatter_parts
 from hetplanner.runtime.device_group.shared_memory import shared_zeros
 from hetplanner.runtime.model.build import StageModel
@@ -103,19 +103,17 @@ class MemberEngine(StageEngine):
         """See StageEngine."""
         return tied_ranges(self.spec.workload, [shard.whole for shard in self.model.shards])
 
-    def _own_part(self, whole: Tensor, stage: int) -> Tensor:
-        shape, axis = self._crossing(stage)
-        return whole.view(shape).tensor_split(self.group.degree, axis)[self.group.index].reshape(-1)
+    def _own_part(self, whole: Tensor, stage: int, *, is_gradient: bool = False) -> Tensor:
+        return self.group.part_of(whole, self._pieces(stage), self.group.index, is_gradient=is_gradient)
 
-    def _whole_of(self, part: Tensor, stage: int) -> Tensor:
-        shape, axis = self._crossing(stage)
-        whole = self.group.gather(part, shape, axis)
+    def _whole_of(self, part: Tensor, stage: int, *, is_gradient: bool = False) -> Tensor:
+        whole = self.group.gather(part, self._pieces(stage), is_gradient=is_gradient)
         return NOTHING if whole is None else whole
 
-    def _crossing(self, stage: int) -> tuple[tuple[int, ...], int]:
-        """Shape of the tensor in front of a stage, and the axis that members divide."""
-        (crossing,) = crossing_tensors(self.spec.workload, self.spec.first_ops[stage])
-        return crossing.shape, self.group.divided_axis(crossing.axis)
+    def _pieces(self, stage: int) -> list[Piece]:
+        """The tensors in front of a stage, and how members divide them."""
+        found = crossing_tensors(self.spec.workload, self.spec.first_ops[stage])
+        return [(crossing.shape, self.group.divided_axis(crossing.axis)) for crossing in found]
 
     def _encoded(self, codec: TensorCodec, x: Tensor) -> bytes:
         return super()._encoded(codec, x) if self.group.is_leader else b""
