@@ -311,10 +311,11 @@ class ProgramStage:
                 k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
             scores = q @ k.transpose(-1, -2) * (node.kwargs.get("scale") or q.shape[-1] ** -0.5)
             if everything.get("is_causal"):
-                scores = scores.masked_fill(torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1), -math.inf)
+                is_later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+                scores = scores.masked_fill(is_later, -math.inf)
             if mask is not None:
                 scores = scores.masked_fill(~mask, -math.inf) if mask.dtype is torch.bool else scores + mask
-            return (scores.softmax(-1) * own_draws(scores)) @ v
+            return (torch.ops.aten._safe_softmax(scores, -1) * own_draws(scores)) @ v
 
         return drop if node.call == "dropout.default" else attend
 

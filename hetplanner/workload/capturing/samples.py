@@ -18,6 +18,10 @@ SUMS = frozenset(("cross_entropy_loss.default",))
 REDUCTION_PLACE, SUM_REDUCTION = 3, 2
 ADDS_UP = frozenset(("sum.default", "sum.dim_IntList"))
 RESHAPES = frozenset(("view.default", "reshape.default", "flatten.using_ints", "_unsafe_view.default"))
+REORDERS = frozenset((
+    "flip.default", "gather.default", "index.Tensor", "index_add.default", "index_put.default", "index_select.default",
+    "roll.default", "scatter.src", "scatter_add.default", "sort.default", "take_along_dim.default",
+))  # fmt: skip
 FROM_SHAPES = frozenset(("new_ones.default", "new_zeros.default", "new_full.default"))
 """Calls that read no values of their tensor."""
 LINEAR = frozenset(("add.Tensor", "sub.Tensor", "mul.Scalar", "div.Scalar", "neg.default", "to.dtype", "view.default"))
@@ -115,7 +119,8 @@ def _with_samples_in_front(program: Program, axes: dict[str, list[int]]) -> set[
         reads = [name for kind, name in references(node) if kind in ("node", "batch") and name in found]
         size = shapes[node.name][0]
         is_reshaped = node.call in RESHAPES and bool(reads)
-        if size == program.micro_batch or is_reshaped or any(shapes.get(name, (0,))[0] == size for name in reads):
+        is_like = node.call not in REORDERS and any(shapes.get(name, (0,))[0] == size for name in reads)
+        if size == program.micro_batch or is_reshaped or is_like:
             found.add(node.name)
     return found
 
