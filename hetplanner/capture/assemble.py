@@ -55,10 +55,10 @@ def capture_workload(
     numbers = per_sample(exported)
     progress.begin(f"measuring {len(exported.calls):,} operators")
     groups = group_calls(exported)
-    costs = measure(exported)
+    costs, lowered = measure(exported), measure(exported, lowered=True)
     progress.begin("writing the workload")
     batch = len(exported.inputs)
-    graph = _graph(exported, groups, costs)
+    graph = _graph(exported, groups, costs, lowered)
     return Workload(
         name=name,
         captured=graph,
@@ -74,7 +74,9 @@ def capture_workload(
 # -- the OP-DAG -----------------------------------------------------------------------------------
 
 
-def _graph(exported: Exported, groups: list[Group], costs: dict[str, CallCost]) -> OpGraph:
+def _graph(
+    exported: Exported, groups: list[Group], costs: dict[str, CallCost], lowered: dict[str, CallCost]
+) -> OpGraph:
     home = {call.name: group for group in groups for call in group.calls}
     outputs = op_outputs(groups)
     shares = _with_free_calls(exported, home)
@@ -82,7 +84,7 @@ def _graph(exported: Exported, groups: list[Group], costs: dict[str, CallCost]) 
     head = next((g for g in reversed(groups[:-1]) if kind_of(g, is_loss=False, is_head=False) == "linear"), None)
     ops = []
     for i, group in enumerate(groups):
-        calls = [costs[name] for name in shares[id(group)]]
+        calls, in_16 = ([of[name] for name in shares[id(group)]] for of in (costs, lowered))
         sent = [call.value for call in group.calls if call.name in outputs[id(group)]] or (
             [group.calls[-1].value] if i == len(groups) - 1 else []
         )
@@ -104,6 +106,8 @@ def _graph(exported: Exported, groups: list[Group], costs: dict[str, CallCost]) 
                 backward_flops=sum(c.backward_flops for c in calls) / batch,
                 activation_bytes=math.ceil(sum(c.kept_bytes for c in calls) / batch),
                 working_bytes=math.ceil(max((c.working_bytes for c in calls), default=0) / batch),
+                resized_activation_bytes=math.ceil(sum(c.kept_bytes for c in in_16) / batch),
+                resized_working_bytes=math.ceil(max((c.working_bytes for c in in_16), default=0) / batch),
                 largest_weight=_largest(exported, held),
                 output_bytes=math.ceil(sum(v.numel() * v.element_size() for v in sent) / batch),
             )

@@ -19,12 +19,15 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from hetplanner.capture.calls import Call, Ref, with_refs
 from hetplanner.capture.export import Exported
+from hetplanner.workload.calls import CASTING_CALLS
 
 _MOVES = frozenset(
     ("embedding", "cat", "stack", "index", "index_select", "gather", "clone", "contiguous", "copy", "constant_pad_nd",
      "pad", "roll", "flip", "repeat", "lift_fresh_copy", "to", "_to_copy", "arange", "zeros", "ones", "full", "empty")
 )  # fmt: skip
 """Calls that only move or make values: no FLOPs forward."""
+_GRADIENTS_INSIDE = frozenset(("cross_entropy_loss.default",))
+"""Calls whose backward makes as large a gradient on its way: that of the logarithms of probabilities."""
 
 
 def _cpu_attention(query: Any, key: Any, value: Any, *args: Any, out_val: Any = None, **kwargs: Any) -> int:
@@ -50,7 +53,7 @@ class CallCost:
 
     Attributes:
         kept_bytes: what autograd saves.
-        working_bytes: gradients of the call's outputs and inputs, without those of weights.
+        working_bytes: gradients of the call's outputs and inputs, and of what is between, without those of weights.
     """
 
     forward_flops: int = 0
@@ -59,15 +62,15 @@ class CallCost:
     working_bytes: int = 0
 
 
-def measure(exported: Exported) -> dict[str, CallCost]:
-    """Cost of every call by name."""
+def measure(exported: Exported, *, lowered: bool = False) -> dict[str, CallCost]:
+    """Cost of every call by name; `lowered`: where autocast computes in bfloat16 what is safe in it."""
     with exported.mode, FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION) as counter:
-        return _Meter(exported, counter).run()
+        return _Meter(exported, counter, lowered=lowered).run()
 
 
 class _Meter:
-    def __init__(self, exported: Exported, counter: FlopCounterMode) -> None:
-        self.exported, self.counter = exported, counter
+    def __init__(self, exported: Exported, counter: FlopCounterMode, *, lowered: bool) -> None:
+        self.exported, self.counter, self.lowered = exported, counter, lowered
         fake = exported.mode.from_tensor
         self.values: dict[Ref, Any] = {
             Ref("batch", "inputs"): fake(exported.inputs),
@@ -77,6 +80,7 @@ class _Meter:
         }
         self.seen = {_storage(v) for ref, v in self.values.items() if ref.kind in ("parameter", "buffer")}
         self.alive: list[Tensor] = []  # saved storages stay alive, so that their addresses stay theirs
+        self.copies: dict[Ref, Tensor] = {}  # of weights, which all micro-batches share
 
     def run(self) -> dict[str, CallCost]:
         return {call.name: self._measured(call) for call in self.exported.calls}
@@ -85,7 +89,11 @@ class _Meter:
         cost, leaves = CallCost(), {ref: self._leaf(ref, call) for ref in call.reads()}
         args, kwargs = with_refs((call.args, call.kwargs), leaves.__getitem__)
         before = self.counter.get_total_flops()
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: self._keep(t, cost), lambda t: t):
+        is_lowered = self.lowered and call.weighted
+        with (
+            torch.autograd.graph.saved_tensors_hooks(lambda t: self._keep(t, cost), lambda t: t),
+            torch.autocast("cpu", torch.bfloat16, enabled=is_lowered),
+        ):
             result = call.func(*args, **kwargs)
         outputs = [t for t in tree_flatten(result)[0] if isinstance(t, Tensor)]
         counted = self.counter.get_total_flops() - before
@@ -104,7 +112,16 @@ class _Meter:
                 return value
             return value.detach().requires_grad_(bool(weighted and value.is_floating_point()))
 
+        if self.lowered and ref.kind == "parameter" and call.title in CASTING_CALLS:
+            return leaf(self._copy(ref))
         return tree_map(leaf, self.values[ref])
+
+    def _copy(self, ref: Ref) -> Tensor:
+        """A weight in 16 bits; it counts with the weights."""
+        if ref not in self.copies:
+            self.copies[ref] = self.values[ref].to(torch.bfloat16)
+            self.seen.add(_storage(self.copies[ref]))
+        return self.copies[ref]
 
     @property
     def _weighted(self) -> set[str]:
@@ -132,7 +149,8 @@ class _Meter:
         if not call.is_view:
             rows = zip(inputs, gradients, strict=True)
             made = [gradient for leaf, gradient in rows if gradient is not None and id(leaf) not in weights]
-            cost.working_bytes = sum(t.numel() * t.element_size() for t in (*ends, *made))
+            inside = made if call.title in _GRADIENTS_INSIDE else []
+            cost.working_bytes = sum(t.numel() * t.element_size() for t in (*ends, *made, *inside))
         if not counted and not call.is_view:
             name = call.title.split(".")[0]
             sizes = [t.numel() for t in ends] if name in _MOVES else [g.numel() for g in gradients if g is not None]

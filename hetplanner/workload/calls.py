@@ -118,6 +118,9 @@ EVALUATED_WITH: dict[str, tuple[str, bool | float]] = {
 }
 """What training and evaluation do otherwise: the argument, and its value in evaluation."""
 
+CASTING_CALLS = _overloads("linear conv1d conv2d conv3d convolution matmul mm bmm addmm baddbmm")
+"""Calls that autocast computes in its dtype on every device, with weights among their arguments."""
+
 STATISTICS_CALLS = _overloads("batch_norm instance_norm")
 """Calls that may move running statistics."""
 

@@ -31,6 +31,8 @@ class Op(Noun):
         tied: name of the earlier operator that owns the shared weight.
         activation_bytes: kept from forward to backward.
         working_bytes: there at most in its backward, beside what is kept and gradients of weights; 0: not known.
+        resized_activation_bytes, resized_working_bytes: the same in 16 bits for a graph of 32, in 32 for one of 16;
+            None: not known.
         largest_weight: elements of its largest trained weight, whose gradient is made before it is added; 0: not known.
         output_bytes: size of its output, sent when the next operator is elsewhere.
     """
@@ -46,6 +48,8 @@ class Op(Noun):
     backward_flops: Flops = 0.0
     activation_bytes: Count = 0
     working_bytes: Annotated[Count, Field(exclude_if=lambda value: value == 0)] = 0
+    resized_activation_bytes: Annotated[Count | None, Field(exclude_if=lambda value: value is None)] = None
+    resized_working_bytes: Annotated[Count | None, Field(exclude_if=lambda value: value is None)] = None
     largest_weight: Annotated[Count, Field(exclude_if=lambda value: value == 0)] = 0
     output_bytes: Count = 0
 
@@ -59,6 +63,17 @@ class Op(Noun):
     def trained(self) -> int:
         """Elements of its weights that are trained, shared ones included: those with gradients and states."""
         return self.num_params if self.num_trained is None else self.num_trained
+
+
+def _resized(op: Op, old_bytes: int, new_bytes: int) -> Op:
+    """An operator with elements of another size."""
+    changes: dict[str, int] = {"output_bytes": -(-op.output_bytes * new_bytes // old_bytes)}
+    for name in ("activation_bytes", "working_bytes"):
+        before, known = getattr(op, name), getattr(op, f"resized_{name}")
+        changes[name] = -(-before * new_bytes // old_bytes) if known is None else known
+        if known is not None:
+            changes[f"resized_{name}"] = before
+    return op.replace(**changes)
 
 
 class OpGraph(Noun):
@@ -79,19 +94,13 @@ class OpGraph(Noun):
         return self
 
     def in_dtype(self, old_bytes: int, new_bytes: int) -> Self:
-        """The graph with elements of another size. What is kept is an estimate: masks and indices scale along."""
+        """The graph with elements of another size.
+
+        Where a capture did not measure what is kept in it, that is an estimate: masks and indices scale along.
+        """
         if old_bytes == new_bytes:
             return self
-        return self.replace(
-            ops=tuple(
-                op.replace(
-                    activation_bytes=-(-op.activation_bytes * new_bytes // old_bytes),
-                    working_bytes=-(-op.working_bytes * new_bytes // old_bytes),
-                    output_bytes=-(-op.output_bytes * new_bytes // old_bytes),
-                )
-                for op in self.ops
-            )
-        )
+        return self.replace(ops=tuple(_resized(op, old_bytes, new_bytes) for op in self.ops))
 
     @cached_property
     def num_params(self) -> int:

@@ -24,18 +24,13 @@ from hetplanner.runtime.model.layout import ModelWeight, crossing_tensors, runni
 from hetplanner.runtime.model.precision import is_lowered, lowered
 from hetplanner.runtime.rng import RngKey
 from hetplanner.weights.names import EXPERTS_NDIM
-from hetplanner.workload.calls import EVALUATED_WITH, RANDOM_CALLS, STATISTICS_CALLS
+from hetplanner.workload.calls import CASTING_CALLS, EVALUATED_WITH, RANDOM_CALLS, STATISTICS_CALLS
 from hetplanner.workload.capturing.samples import for_samples
 from hetplanner.workload.program import Buffer, Node, Program, references
 from hetplanner.workload.workload import Workload
 
 _EVALUATION = RngKey(0, 0, 0)
 """What calls draw from in evaluation that have no other meaning there (`rand`, `bernoulli`)."""
-CASTING_CALLS = frozenset(
-    f"{name}.default"
-    for name in ("linear", "conv1d", "conv2d", "conv3d", "convolution", "matmul", "mm", "bmm", "addmm", "baddbmm")
-)
-"""Calls that autocast computes in its dtype on every device, with weights among their arguments."""
 _TENSORS = frozenset(("node", "parameter", "buffer", "batch"))
 
 Env = list[Any]

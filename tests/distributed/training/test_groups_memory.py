@@ -23,7 +23,11 @@ CASES = [
     Case("llama", "bfloat16", "last", 1, more=(("vocab", 32_000),)),
     Case("llama", "bfloat16", "all", 2),
 ]
-CAPTURED = [Case("captured gpt_neox", "float32", "middle", 3), Case("captured phi", "float32", "middle", 2)]
+CAPTURED = [
+    Case("captured gpt_neox", "float32", "middle", 3),
+    Case("captured phi", "bfloat16", "all", 2),
+    Case("captured phi", "float32", "last", 1),
+]
 ADAPTERS = Adapters(rank=4, alpha=8.0, targets=("c_attn",))
 FROZEN = Case("gpt2", "float32", "all", 1, more=(("hidden", 512),), adapters=ADAPTERS)
 """Not for tensor parallelism, which adapters refuse, as captured models do."""

@@ -10,6 +10,7 @@ from hetplanner.capture.assemble import capture_workload
 from hetplanner.capture.huggingface import config_factory
 from hetplanner.cost.compute.groups import repeated_bytes
 from hetplanner.cost.tables import CostTables
+from hetplanner.dtypes import DTYPE_BYTES
 from hetplanner.plan.groups import WorkerGroup
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.plan.reducers.program import cut_range
@@ -62,7 +63,9 @@ def captured(model_type: str) -> Workload:
 
 def workload_of(case: Case) -> Workload:
     if case.family.startswith(CAPTURED):
-        return captured(case.family.removeprefix(CAPTURED)).replace(dtype=case.dtype, recompute=case.recompute)
+        made = captured(case.family.removeprefix(CAPTURED))
+        graph = made.captured.in_dtype(4, DTYPE_BYTES[case.dtype])
+        return made.replace(dtype=case.dtype, captured=graph, recompute=case.recompute)
     is_llama = case.family == "llama"
     usual: dict[str, Any] = {"vocab": 4000, "tie_embeddings": False, "dropout": 0.0, "hidden": 128}
     config = TransformerConfig(

@@ -26,8 +26,15 @@ CASES += [
     Case("llama", "bfloat16", "all", 2),
 ]
 
+CAPTURED = [
+    Case(f"captured {model}", dtype, part, in_flight, recompute)
+    for model in ("phi", "gpt_neox")
+    for dtype in ("float32", "bfloat16")
+    for part, in_flight, recompute in (("first", 2, False), ("middle", 3, True), ("last", 1, False), ("all", 2, False))
+]
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+
+@pytest.mark.parametrize("case", CASES + CAPTURED, ids=str)
 def test_memory_of_a_stage_is_what_the_runtime_holds(case: Case) -> None:
     assert TOO_LITTLE <= planned(case) / counted(case) <= TOO_MUCH
 
