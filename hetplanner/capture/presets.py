@@ -1,7 +1,6 @@
 """The residual networks that are shipped captured, as factories: `python -m hetplanner.capture.presets` writes them.
 
-A preset is captured once for one micro-batch; for another one, capture it again:
-`hetplanner workload capture --model-code hetplanner.capture.presets:resnet101 --micro-batch 8 -o resnet101.json`.
+A preset is captured for one micro-batch and knows its calls for others (`--micro-batch`).
 """
 
 import gzip

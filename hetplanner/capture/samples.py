@@ -15,22 +15,21 @@ Place = tuple[int | str, ...]
 
 
 def per_sample(exported: Exported) -> dict[str, tuple[PerSample, ...]] | None:
-    """By call, its numbers that grow with the samples; None: it has one sample, or its calls depend in another way."""
+    """By call, its numbers that grow with the samples; None: its calls depend on them in another way."""
     samples = len(exported.inputs)
-    if samples == 1:  # what has an axis of size 1 may be computed by other calls
-        return None
+    others = 2 * samples if samples > 1 else 3
     progress.begin("tracing the model for other micro-batches")
     try:
-        calls, buffers = export_again(exported, 2 * samples)
-    except Exception:  # whatever the module does with twice the samples: it trains with those it was made for
+        calls, buffers = export_again(exported, others)
+    except Exception:  # whatever the module does with other samples: it trains with those it was made for
         return None
     if [call.name for call in calls] != [call.name for call in exported.calls]:
         return None
     if not all(_is_same(value, buffers.get(name)) for name, value in exported.buffers.items()):
         return None
     found = {}
-    for call, twice in zip(exported.calls, calls, strict=True):
-        numbers = _numbers(call, twice, samples)
+    for call, other in zip(exported.calls, calls, strict=True):
+        numbers = _numbers(call, other, samples, others - samples)
         if numbers is None:
             return None
         if numbers:
@@ -42,15 +41,15 @@ def _is_same(value: Tensor, other: Tensor | None) -> bool:
     return other is not None and value.shape == other.shape and (value is other or bool(torch.equal(value, other)))
 
 
-def _numbers(call: Call, twice: Call, samples: int) -> tuple[PerSample, ...] | None:
-    """Numbers that grow; None: something else differs."""
-    if call.func is not twice.func:
+def _numbers(call: Call, other: Call, samples: int, more: int) -> tuple[PerSample, ...] | None:
+    """Numbers that grow with so many more samples; None: something else differs."""
+    if call.func is not other.func:
         return None
     found = []
-    for place, one, two in _differences(_parts(call), _parts(twice), ()):
+    for place, one, two in _differences(_parts(call), _parts(other), ()):
         if type(one) is not int or type(two) is not int:
             return None
-        each, rest = divmod(two - one, samples)
+        each, rest = divmod(two - one, more)
         if each < 1 or rest or one - each * (samples - 1) < 0:
             return None
         found.append(PerSample(place=place, each=each))

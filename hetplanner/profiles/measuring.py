@@ -121,7 +121,8 @@ def _measure(
 def _check(workload: Workload, sizes: Sequence[int], threads: int | None) -> None:
     if not sizes or min(sizes) < 1:
         raise InvalidInput(f"micro-batches: must be one or more numbers from 1, got {list(sizes)}")
-    if workload.program is not None and set(sizes) != {workload.micro_batch}:
+    is_fixed = workload.program is not None and workload.program.per_sample is None
+    if is_fixed and set(sizes) != {workload.micro_batch}:
         raise InvalidInput(
             f"micro-batches: a captured model has micro-batches of {workload.micro_batch} alone, got"
             f" {', '.join(map(str, sizes))}; capture it with others (--micro-batch), and profile each"

@@ -14,6 +14,7 @@ from typing import Any
 from hetplanner.dtypes import DTYPE_BYTES, DType
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import checked
+from hetplanner.workload.capturing.samples import for_samples
 from hetplanner.workload.files import workload_from_json
 from hetplanner.workload.fine_tuning import Adapters, FineTuning
 from hetplanner.workload.optimizers import OptimizerName
@@ -231,6 +232,9 @@ def _captured_with(fields: dict[str, Any], place: str, given: dict[str, Any]) ->
                 f"{place}: {name}: cannot be given, a captured model says itself what of it is trained; capture it with"
                 " adapters or frozen weights: hetplanner workload capture"
             )
+    program, samples = fields["program"], given.get("micro_batch")
+    if program is not None and program.per_sample is not None and isinstance(samples, int) and samples > 0:
+        given["program"] = for_samples(program, samples)
     if given.get("dtype") in DTYPE_BYTES:
         given["captured"] = fields["captured"].in_dtype(DTYPE_BYTES[fields["dtype"]], DTYPE_BYTES[given["dtype"]])
     return checked(Workload, fields | given, place)

@@ -9,7 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from hetplanner.dtypes import DTYPE_BYTES, DType
 from hetplanner.schema import Name, Noun, Text
 from hetplanner.units import short_count
-from hetplanner.workload.capturing.samples import why_undivided
+from hetplanner.workload.capturing.samples import for_samples, why_undivided
 from hetplanner.workload.fine_tuning import Adapters, FineTuning, adapted_layers
 from hetplanner.workload.model import OpGraph
 from hetplanner.workload.optimizers import OptimizerName
@@ -122,6 +122,17 @@ class Workload(Noun):
                 " capture it again with other example inputs"
             )
         check_fits_graph(program, graph)
+
+    def with_micro_batch(self, samples: int, **changes: Any) -> Self:
+        """The same in micro-batches of another size, and other fields changed.
+
+        Raises:
+            InvalidInput: it does not divide the global batch; or of a captured model only the calls for its own size
+                are known.
+        """
+        if self.program is None or self.program.per_sample is None or samples < 1:
+            return self.replace(micro_batch=samples, **changes)
+        return self.replace(micro_batch=samples, program=for_samples(self.program, samples), **changes)
 
     @cached_property
     def why_samples_are_whole(self) -> str:

@@ -148,7 +148,7 @@ def _smaller_micro_batches(problem: Problem) -> Iterator[tuple[str, Problem]]:
         if workload.global_batch % size == 0:
             text = f"a smaller micro_batch would help ({size} instead of {workload.micro_batch})"
             with suppress(InvalidInput):  # a group cannot divide its samples
-                yield text, problem.replace(workload=workload.replace(micro_batch=size))
+                yield text, problem.replace(workload=workload.with_micro_batch(size))
 
 
 def _sharding(tables: CostTables) -> str | None:

@@ -115,7 +115,7 @@ def _with_micro_batch(plan: Plan, micro_batch: int) -> Plan:
         )
     shares = apportion(total, np.array([float(route.micro_batches) for route in plan.routes]))
     routes = tuple(route.replace(micro_batches=int(n)) for route, n in zip(plan.routes, shares, strict=True))
-    problem = plan.problem.replace(workload=workload.replace(micro_batch=micro_batch))
+    problem = plan.problem.replace(workload=workload.with_micro_batch(micro_batch))
     return plan.replace(problem=problem, routes=routes, estimate=None)
 
 
@@ -175,7 +175,7 @@ def derived_from_data(data: Mapping[str, Any], plan: Plan) -> Plan:
     if constraints != problem.constraints:
         problem = problem.replace(constraints=constraints)
     if data["micro_batch"] != problem.workload.micro_batch:
-        problem = problem.replace(workload=problem.workload.replace(micro_batch=data["micro_batch"]))
+        problem = problem.replace(workload=problem.workload.with_micro_batch(data["micro_batch"]))
     return checked(Plan, {"problem": problem, **data["plan"]}, "simulate")
 
 

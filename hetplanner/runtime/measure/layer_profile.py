@@ -95,7 +95,7 @@ def measured_rows(request: dict[str, Any], device: torch.device, group: DeviceGr
     workload = workload_from_data(request["workload"], "workload")
     more = {"degree": group.degree} if group.degree > 1 else {}
     for size in request["micro_batches"]:
-        sized = workload.replace(micro_batch=size, global_batch=size * IN_FLIGHT, recompute=False)
+        sized = workload.with_micro_batch(size, global_batch=size * IN_FLIGHT, recompute=False)
         for row in profiled(sized, device, request["window_s"], group):
             yield row | {"micro_batch": size} | more
 

@@ -125,8 +125,8 @@ class SimulateModel(param.Parameterized):
     def _set_controls(self, plan: Plan) -> None:
         workload = plan.problem.workload
         sizes = batch_sizes(workload.global_batch, len(plan.routes), workload.micro_batch)
-        if workload.program is not None:
-            sizes = [workload.micro_batch]  # a captured model has the size it was captured with
+        if workload.program is not None and workload.program.per_sample is None:
+            sizes = [workload.micro_batch]  # of an old capture the calls for other sizes are not known
         with self._quietly():
             self.param.micro_batch.objects = sizes
             self.param.schedule.objects = ["interleaved"] if plan.is_interleaved else list(SCHEDULES)

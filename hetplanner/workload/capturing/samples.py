@@ -42,7 +42,7 @@ def for_samples(program: Program, samples: int) -> Program:
     if samples == program.micro_batch:
         return program
     if program.per_sample is None:
-        raise InvalidInput("program.per_sample: is not there; capture the model again")
+        raise InvalidInput("program.per_sample: is not there; capture the model again, with 2 samples or more")
     more = samples - program.micro_batch
     nodes = tuple(
         _changed(node, program.per_sample[node.name], more) if node.name in program.per_sample else node
@@ -93,11 +93,11 @@ def why_undivided(program: Program, crossing: Iterable[str]) -> str:
         crossing: nodes whose values go from one stage to the next.
     """
     if program.per_sample is None:
-        return "its capture does not tell how its calls follow from the number of samples; capture it again"
-    one = for_samples(program, program.micro_batch - 1) if program.micro_batch > 1 else program
+        return "its capture does not tell its calls for other samples; capture it with --micro-batch 2 or more"
+    another = for_samples(program, program.micro_batch + 1)
     axes = {
-        node.name: [i for i, (a, b) in enumerate(zip(node.shape or (), less.shape or (), strict=True)) if a != b]
-        for node, less in zip(program.nodes, one.nodes, strict=True)
+        node.name: [i for i, (a, b) in enumerate(zip(node.shape or (), more.shape or (), strict=True)) if a != b]
+        for node, more in zip(program.nodes, another.nodes, strict=True)
     }
     in_front = _with_samples_in_front(program, axes)
     found = _mixing(program, axes, in_front)

@@ -137,7 +137,6 @@ def test_the_process_is_ended_with_the_measuring() -> None:
     [
         ("tiny-gpt", [], {}, "must be one or more numbers from 1"),
         ("tiny-gpt", [0], {}, "must be one or more numbers from 1"),
-        ("tiny-resnet", [3], {}, "a captured model has micro-batches of .* alone, got 3"),
         ("tiny-gpt", [1], {"threads": 0}, "threads: must be from 1 to 4096"),
         ("tiny-gpt", [1], {"device": "tpu"}, "profile: device: must be auto, cpu, cuda or cuda:N, got 'tpu'"),
     ],
@@ -145,3 +144,10 @@ def test_the_process_is_ended_with_the_measuring() -> None:
 def test_what_cannot_be_measured_is_named(here, name: str, sizes: list[int], more, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         measured_profile(preset(name), sizes, window_s=WINDOW_S, **more)
+
+
+def test_an_old_capture_is_measured_with_its_own_micro_batches_alone() -> None:
+    workload = preset("tiny-resnet")
+    old = workload.replace(program=workload.program.replace(per_sample=None))
+    with pytest.raises(InvalidInput, match=r"a captured model has micro-batches of .* alone, got 3"):
+        measured_profile(old, [3], window_s=WINDOW_S)

@@ -1,5 +1,7 @@
 """A captured program for fewer samples, and what keeps devices from dividing them."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -7,6 +9,8 @@ from torch.nn import functional as F  # noqa: N812
 
 from hetplanner.capture.assemble import capture_workload
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.capturing.samples import for_samples
 from hetplanner.workload.program import PerSample
 from hetplanner.workload.tensor_degrees import why_not
@@ -60,13 +64,21 @@ def made(kind: type[nn.Module], samples: int = 4) -> Workload:
     return capture_workload(lambda: (kind(), (tokens, tokens) if kind is MeanLoss else tokens), "mine")
 
 
-def test_a_program_for_fewer_samples_is_that_of_a_capture_with_them() -> None:
-    for kind in (Plain, TokensInFront):
-        fewer = for_samples(made(kind).program, 2)
-        wanted = made(kind, 2).program
-        assert fewer.nodes == wanted.nodes
-        assert (fewer.inputs, fewer.labels, fewer.micro_batch) == (wanted.inputs, wanted.labels, 2)
-    assert for_samples(wanted, 2) is wanted
+@pytest.mark.parametrize("kind", [Plain, TokensInFront])
+def test_a_program_for_other_samples_is_that_of_a_capture_with_them(kind: type[nn.Module]) -> None:
+    of = {samples: made(kind, samples).program for samples in (1, 3, 4)}
+    for program, (samples, wanted) in product(of.values(), of.items()):
+        found = for_samples(program, samples)
+        assert found.nodes == wanted.nodes
+        assert (found.inputs, found.labels, found.micro_batch) == (wanted.inputs, wanted.labels, samples)
+    assert for_samples(wanted, 4) is wanted
+
+
+def test_losses_do_not_depend_on_the_size_of_micro_batches() -> None:
+    workload, config = captured("gpt_neox"), TrainConfig(steps=3)
+    _, losses = train_reference(workload, config)
+    for samples in (1, 4, 8):
+        assert train_reference(workload.with_micro_batch(samples), config)[1] == pytest.approx(losses, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -88,10 +100,14 @@ def test_statistics_one_sample_and_old_captures_are_refused_and_the_rest_is_not(
     assert "batch_norm.default of 1.norm (batch_norm) takes statistics" in why_not(
         capture_workload(conv_net, "images"), 2, "zero2"
     )
-    assert "capture it again; use degree 1" in why_not(made(Plain, 1), 2, "zero3")
+    assert "1 sample of a micro-batch cannot be divided by 2" in why_not(made(Plain, 1), 2, "zero3")
     old = made(Plain)
     old = old.replace(program=old.program.replace(per_sample=None))
-    assert "does not tell how its calls follow from the number of samples" in why_not(old, 2, "zero3")
+    assert "does not tell its calls for other samples; capture it with --micro-batch 2 or more; use" in why_not(
+        old, 2, "zero3"
+    )
+    with pytest.raises(InvalidInput, match=r"micro_batch must be 4, for which the model was captured, got 2"):
+        old.with_micro_batch(2)
     assert why_not(made(Plain), 4, "zero3") == ""
     assert "4 samples of a micro-batch cannot be divided by 8" in why_not(made(Plain), 8, "zero2")
     assert "layers are not divided" in why_not(made(Plain), 2)

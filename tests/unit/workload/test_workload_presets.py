@@ -70,8 +70,11 @@ def test_a_captured_preset_can_be_trained(name):
     longer = preset(name, global_batch=2 * workload.global_batch, dtype="bfloat16")
     assert longer.graph.ops[0].output_bytes == workload.graph.ops[0].output_bytes / 2
     assert preset(name, micro_batch=workload.micro_batch) == workload
+    fewer = preset(name, micro_batch=1)
+    assert (fewer.program.inputs[0], fewer.micro_batch) == (1, 1)
+    assert fewer.with_micro_batch(workload.micro_batch) == workload
     for change, says in (
-        ({"micro_batch": 1}, "micro_batch must be"),
+        ({"micro_batch": 3}, "global_batch must be a multiple of micro_batch"),
         ({"layers": 3}, "layers: cannot be changed"),
         ({"seq_len": 2}, "seq_len: cannot be changed"),
     ):
