@@ -216,12 +216,12 @@ def _division(
 
 
 def _own_rows(name: str, sizes: tuple[int, ...], group: DeviceGroup) -> tuple[tuple[int, int], ...]:
-    return (part_range(sizes[0], group.index, group.degree),) if has_own_rows(name, sizes, group) else ()
+    return (part_range(sizes[0], group.index, group.degree),) if has_own_rows(name, sizes) else ()
 
 
-def has_own_rows(name: str, sizes: tuple[int, ...], group: DeviceGroup) -> bool:
+def has_own_rows(name: str, sizes: tuple[int, ...]) -> bool:
     """Where members divide samples, whether each has rows of a weight; the others are on every member."""
-    return len(sizes) == 2 and sizes[0] >= group.degree and not name.endswith(ADAPTER_LEAVES)
+    return len(sizes) == 2 and not name.endswith(ADAPTER_LEAVES)
 
 
 def _ranges_of_heads(shape: TransformerConfig, group: DeviceGroup) -> tuple[tuple[int, int], ...]:

@@ -210,7 +210,7 @@ class ProgramStage:
                 found.append(inner if any(inner) else None)
             elif name is not None and self.group.divides_samples:
                 shape = self.program.parameters[name].shape
-                found.append(shape[0] if has_own_rows(name, shape, self.group) else None)
+                found.append(shape[0] if has_own_rows(name, shape) else None)
             else:
                 found.append(None)
         return found

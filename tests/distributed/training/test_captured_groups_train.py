@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from hetplanner.capture.assemble import capture_workload
 from hetplanner.capture.huggingface import config_factory
@@ -24,7 +26,7 @@ STEPS = 30
 
 @dataclass(frozen=True)
 class Case:
-    """An architecture, where it is cut (in parts of its boundaries), and the degree of each rank."""
+    """An architecture, where it is cut (in parts of its boundaries), and the degree of each rank; '' is `Recurrent`."""
 
     model_type: str
     cuts: tuple[float, ...]
@@ -39,12 +41,28 @@ CASES = {
     "t5, a bias without samples crosses": Case("t5", (0.3, 0.7), (2, 1, 2)),
     "bert, tied table with a padding row": Case("bert", (0.5,), (2, 4), "zero2"),
     "mamba, zero2": Case("mamba", (0.5,), (2, 2), "zero2"),
+    "lists of matrices, and one of fewer rows than devices": Case("", (0.5,), (4, 2)),
     "images": Case("convnext", (0.5,), (2, 2)),
 }
 
 
+class Recurrent(nn.Module):
+    """A call that takes its weights in a list, and a matrix of three rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.lstm = nn.Embedding(256, 16), nn.LSTM(16, 16, batch_first=True)
+        self.narrow, self.head = nn.Linear(16, 3), nn.Linear(3, 256)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.narrow(self.lstm(self.table(tokens))[0]))
+        return logits
+
+
 def captured(name: str) -> Workload:
     """Eight samples a step, four in a micro-batch."""
+    if not name:
+        return capture_workload(lambda: (Recurrent(), torch.zeros(4, 16, dtype=torch.int64)), "mine", global_batch=8)
     seq_len = None if "image_size" in ARCHITECTURES[name] else 16
     factory = config_factory({"model_type": name, **ARCHITECTURES[name]}, name, micro_batch=4, seq_len=seq_len)
     return capture_workload(factory, name, global_batch=8, task=factory.task)

@@ -49,6 +49,7 @@ PLANS = {
     "frozen layers": lambda: (chain_plan([4], [4], workload=tuned(gpt(), FineTuning(frozen_layers=2))), [2, 2]),
     "adapters": lambda: (chain_plan([4], [4], workload=tuned(gpt(), FineTuning(adapters=ADAPTERS))), [2, 2]),
     "sharded states of replicas": lambda: (zero(chain_plan([2, 2], [4], workload=llama())), [1, 2, 2, 4]),
+    "fewer rows than devices": lambda: (chain_plan([4], [4], workload=small_gpt(ffn=3).replace(micro_batch=4)), [4, 4]),
     "interleaved": lambda: (interleave(chain_plan([4, 4], [5], workload=gpt(global_batch=32))), [2, 1, 2, 1]),
 }  # fmt: skip
 
