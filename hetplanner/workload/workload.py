@@ -9,7 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from hetplanner.dtypes import DTYPE_BYTES, DType
 from hetplanner.schema import Name, Noun, Text
 from hetplanner.units import short_count
-from hetplanner.workload.capturing.samples import for_samples, why_undivided
+from hetplanner.workload.capturing.samples import check_numbers, for_samples, why_undivided
 from hetplanner.workload.fine_tuning import Adapters, FineTuning, adapted_layers
 from hetplanner.workload.model import OpGraph
 from hetplanner.workload.optimizers import OptimizerName
@@ -122,6 +122,7 @@ class Workload(Noun):
                 " capture it again with other example inputs"
             )
         check_fits_graph(program, graph)
+        check_numbers(program)
 
     def with_micro_batch(self, samples: int, **changes: Any) -> Self:
         """The same in micro-batches of another size, and other fields changed.

@@ -58,6 +58,14 @@ def for_samples(program: Program, samples: int) -> Program:
     )
 
 
+def check_numbers(program: Program) -> None:
+    """Refuses numbers of a file that are not where it says. Raises InvalidInput."""
+    numbers = program.per_sample or {}
+    if unknown := numbers.keys() - {node.name for node in program.nodes}:
+        raise InvalidInput(f"program.per_sample: there is no call {min(unknown)!r:.60}")
+    for_samples(program, program.micro_batch + bool(numbers))
+
+
 def _changed(node: Node, numbers: Iterable[PerSample], more: int) -> Node:
     parts: dict[Any, Any] = {"args": node.args, "kwargs": node.kwargs, "shape": node.shape}
     for number in numbers:

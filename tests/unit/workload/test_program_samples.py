@@ -1,5 +1,6 @@
 """A captured program for fewer samples, and what keeps devices from dividing them."""
 
+import json
 from itertools import product
 
 import pytest
@@ -12,6 +13,7 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.capturing.samples import for_samples
+from hetplanner.workload.files import workload_from_json, workload_to_data
 from hetplanner.workload.program import PerSample
 from hetplanner.workload.tensor_degrees import why_not
 from hetplanner.workload.workload import Workload
@@ -129,3 +131,15 @@ def test_places_of_a_strangers_file_that_hold_no_number_are_refused(place: tuple
     bad = program.replace(per_sample={node.name: (PerSample(place=place, each=1000),)})
     with pytest.raises(InvalidInput, match=message):
         for_samples(bad, 1)
+
+
+def test_a_file_whose_numbers_are_not_where_it_says_is_refused() -> None:
+    data = workload_to_data(made(Plain))
+    for numbers, message in (
+        ({"nobody": [{"place": ["args", 0], "each": 1}]}, "program.per_sample: there is no call 'nobody'"),
+        ({"linear": [{"place": ["args", 0, "node"], "each": 1}]}, r"linear: args\.0\.node: must be a number"),
+        ({"linear": [{"place": ["args"], "each": 1}]}, r"per_sample\.linear.*place"),
+    ):
+        data["program"]["per_sample"] = numbers
+        with pytest.raises(InvalidInput, match=message):
+            workload_from_json(json.dumps(data), "w.json")
