@@ -63,7 +63,7 @@ class CallCost:
 
 
 def measure(exported: Exported, *, lowered: bool = False) -> dict[str, CallCost]:
-    """Cost of every call by name; `lowered`: where autocast computes in bfloat16 what is safe in it."""
+    """Cost of every call by name; `lowered`: under autocast in bfloat16."""
     with exported.mode, FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION) as counter:
         return _Meter(exported, counter, lowered=lowered).run()
 

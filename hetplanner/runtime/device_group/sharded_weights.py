@@ -43,7 +43,7 @@ def linear(x: Tensor, weight_rC: Tensor, bias_R: Tensor | None, num_rows: int, g
 
 
 def rows(index: Tensor, weight_rC: Tensor, num_rows: int, group: DeviceGroup, padding: int = -1) -> Tensor:
-    """Rows of a table, for this member's samples; arguments as of :func:`linear`, and the row without a gradient."""
+    """Rows of a table, for this member's samples; arguments as of :func:`linear`; row `padding` has no gradient."""
     out: Tensor = _Rows.apply(index, weight_rC, num_rows, group, padding)
     return out
 

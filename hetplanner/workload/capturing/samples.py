@@ -1,4 +1,4 @@
-"""A captured program for fewer samples than it was captured for, and whether its losses are those of the samples alone.
+"""A captured program for micro-batches of another size, and whether its loss is a sum over samples.
 
 A model is exported twice, for two sizes of a micro-batch. The numbers of its calls that differ follow from the samples;
 `Program.per_sample` has them. Devices that divide the samples of a micro-batch perform the program for their own.
