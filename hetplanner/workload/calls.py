@@ -14,7 +14,7 @@ def _overloads(text: str) -> frozenset[str]:
     return frozenset(found)
 
 
-_ELEMENTWISE = _overloads("""
+ELEMENTWISE_CALLS = _overloads("""
     abs absolute acos acosh add:Tensor,Scalar addcdiv addcmul angle arctan2 asin asinh atan atan2 atanh
     bitwise_and:Tensor,Scalar bitwise_not bitwise_or:Tensor,Scalar bitwise_xor:Tensor,Scalar
     bitwise_left_shift:Tensor,Tensor_Scalar bitwise_right_shift:Tensor,Tensor_Scalar __and__:Tensor,Scalar
@@ -128,5 +128,13 @@ GETITEM = "getitem"
 """Takes one of several outputs: (node, index)."""
 
 ALLOWED_CALLS = (
-    _ELEMENTWISE | _SHAPES | _REDUCTIONS | _PRODUCTS | _LAYERS | _CREATED | RANDOM_CALLS | STATISTICS_CALLS | {GETITEM}
+    ELEMENTWISE_CALLS
+    | _SHAPES
+    | _REDUCTIONS
+    | _PRODUCTS
+    | _LAYERS
+    | _CREATED
+    | RANDOM_CALLS
+    | STATISTICS_CALLS
+    | {GETITEM}
 )

@@ -24,12 +24,18 @@ def why_not(workload: Workload, degree: int, sharding: Sharding = "tensor") -> s
         return ""
     if degree not in DEGREES:
         return f"the degree must be 1, 2, 4 or 8, got {degree}"
-    if workload.program is not None and sharding != "tensor":
+    if workload.program is not None:
+        if sharding == "tensor":
+            return _why_no_calls(workload, degree)
         if found := workload.why_samples_are_whole:
             return f"{workload.name!r:.60} is a captured model whose samples are not divided: {found}; use degree 1"
     elif workload.transformer is None:
-        return f"{workload.name!r:.60} is a captured model, whose layers are not divided; use degree 1, zero2 or zero3"
+        return f"{workload.name!r:.60} has no calls that could be divided; use degree 1"
     return _why_no_layers(workload, degree) if sharding == "tensor" else _why_no_samples(workload, degree)
+
+
+def _why_no_calls(workload: Workload, degree: int) -> str:
+    return ""
 
 
 def _why_no_layers(workload: Workload, degree: int) -> str:

@@ -9,6 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from hetplanner.dtypes import DTYPE_BYTES, DType
 from hetplanner.schema import Name, Noun, Text
 from hetplanner.units import short_count
+from hetplanner.workload.capturing.division import Division, divide
 from hetplanner.workload.capturing.samples import check_numbers, for_samples, why_undivided
 from hetplanner.workload.fine_tuning import Adapters, FineTuning, adapted_layers
 from hetplanner.workload.model import OpGraph
@@ -140,6 +141,17 @@ class Workload(Noun):
         """Why devices cannot divide the samples of a captured model's micro-batch; '' if they can."""
         assert self.program is not None
         return why_undivided(self.program, [name for names in self.program.outputs.values() for name in names])
+
+    def division(self, degree: int) -> Division:
+        """How so many devices divide the layers of a captured model."""
+        assert self.program is not None
+        if degree not in self._divisions:
+            self._divisions[degree] = divide(self.program, degree)
+        return self._divisions[degree]
+
+    @cached_property
+    def _divisions(self) -> dict[int, Division]:
+        return {}
 
     @cached_property
     def graph(self) -> OpGraph:

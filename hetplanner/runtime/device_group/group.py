@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -36,8 +36,31 @@ from hetplanner.plan.model import Plan
 from hetplanner.runtime.comm.connect import HUNG_PEER_S
 from hetplanner.workload.tensor_degrees import Sharding
 
-Piece = tuple[tuple[int, ...], int | None]
-"""A tensor of a message: its shape, and the axis that members divide; None: every member has the whole."""
+
+class Piece(NamedTuple):
+    """A tensor of a message.
+
+    Attributes:
+        shape: of the whole.
+        axis: that members divide; None: every member has the whole.
+        blocks: along the axis, each of which is divided; none: it is one.
+    """
+
+    shape: tuple[int, ...]
+    axis: int | None
+    blocks: tuple[int, ...] = ()
+
+    def ranges(self, index: int, degree: int) -> list[tuple[int, int]]:
+        """First and end of a member's elements along the axis."""
+        assert self.axis is not None
+        return block_ranges(self.blocks or (self.shape[self.axis],), index, degree)
+
+    def part_shape(self, index: int, degree: int) -> tuple[int, ...]:
+        """Of a member's part."""
+        if self.axis is None:
+            return self.shape
+        size = sum(end - first for first, end in self.ranges(index, degree))
+        return (*self.shape[: self.axis], size, *self.shape[self.axis + 1 :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +248,8 @@ class DeviceGroup:
             whole: float32, 1-D, on the leader; not looked at on the others.
             pieces: tensors of the message.
             device: on which the part shall be.
-            is_gradient: of what every member has whole the leader alone gets the gradient, so that it counts once.
+            is_gradient: where members divide samples, the leader alone gets the gradient of what every member has
+                whole, so that it counts once.
         """
         if self.is_leader:
             assert whole is not None
@@ -246,7 +270,8 @@ class DeviceGroup:
         Args:
             part: 1-D.
             pieces: tensors of the message.
-            is_gradient: what every member has whole is added up; else it is the leader's.
+            is_gradient: where members divide samples, what every member has whole is added up; else it is the
+                leader's.
         """
         if not self.is_leader:
             dist.send(part.contiguous().cpu(), self.leader, group=self.handle)
@@ -258,28 +283,29 @@ class DeviceGroup:
             parts.append(other.to(part.device))
         split = [own.split(self.sizes_of(pieces, i)) for i, own in enumerate(parts)]
         found = []
-        for number, (shape, axis) in enumerate(pieces):
+        for number, piece in enumerate(pieces):
             own = [tensors[number] for tensors in split]
-            if axis is None:
-                found.append(torch.stack(own).sum(0) if is_gradient else own[0])
+            if piece.axis is None:
+                found.append(torch.stack(own).sum(0) if is_gradient and self.divides_samples else own[0])
             else:
-                shaped = [x.view(part_shape(shape, axis, i, self.degree)) for i, x in enumerate(own)]
-                found.append(torch.cat(shaped, axis).reshape(-1))
+                shaped = [x.view(piece.part_shape(i, self.degree)) for i, x in enumerate(own)]
+                found.append(_joined(shaped, piece).reshape(-1))
         return found[0] if len(found) == 1 else torch.cat(found)
 
     def part_of(self, whole: Tensor, pieces: Sequence[Piece], index: int, *, is_gradient: bool) -> Tensor:
         """A member's part of a message, 1-D; arguments as of `scatter`."""
         found = []
-        for x, (shape, axis) in zip(whole.split([prod(shape) for shape, _ in pieces]), pieces, strict=True):
-            if axis is None:
-                found.append(torch.zeros_like(x) if is_gradient and index else x)
+        for x, piece in zip(whole.split([prod(piece.shape) for piece in pieces]), pieces, strict=True):
+            if piece.axis is None:
+                found.append(torch.zeros_like(x) if is_gradient and self.divides_samples and index else x)
             else:
-                found.append(x.view(shape).tensor_split(self.degree, axis)[index].reshape(-1))
+                parts = [x.view(piece.shape).narrow(piece.axis, a, b - a) for a, b in piece.ranges(index, self.degree)]
+                found.append((parts[0] if len(parts) == 1 else torch.cat(parts, piece.axis)).reshape(-1))
         return found[0].contiguous() if len(found) == 1 else torch.cat(found)
 
     def sizes_of(self, pieces: Sequence[Piece], index: int) -> list[int]:
         """Elements of a member's part of each tensor of a message."""
-        return [prod(part_shape(shape, axis, index, self.degree)) for shape, axis in pieces]
+        return [prod(piece.part_shape(index, self.degree)) for piece in pieces]
 
     def _process(self, index: int) -> int:
         """Number of a member's process."""
@@ -291,12 +317,28 @@ ALONE = DeviceGroup()
 """A device that serves by itself."""
 
 
-def part_shape(shape: tuple[int, ...], axis: int | None, index: int, degree: int) -> tuple[int, ...]:
-    """Shape of a member's part of a tensor that is divided along an axis; the first parts are larger by one."""
-    if axis is None:
-        return shape
-    first, end = part_range(shape[axis], index, degree)
-    return (*shape[:axis], end - first, *shape[axis + 1 :])
+def _joined(parts: Sequence[Tensor], piece: Piece) -> Tensor:
+    """The whole of all members' parts."""
+    assert piece.axis is not None
+    if len(piece.blocks) < 2:
+        return torch.cat(list(parts), piece.axis)
+    whole = parts[0].new_empty(piece.shape)
+    for index, part in enumerate(parts):
+        done = 0
+        for first, end in piece.ranges(index, len(parts)):
+            whole.narrow(piece.axis, first, end - first).copy_(part.narrow(piece.axis, done, end - first))
+            done += end - first
+    return whole
+
+
+def block_ranges(blocks: Sequence[int], index: int, degree: int) -> list[tuple[int, int]]:
+    """First and end of a member's part of each block, where blocks lie one behind the other."""
+    found, start = [], 0
+    for block in blocks:
+        first, end = part_range(block, index, degree)
+        found.append((start + first, start + end))
+        start += block
+    return found
 
 
 def part_range(size: int, index: int, degree: int) -> tuple[int, int]:

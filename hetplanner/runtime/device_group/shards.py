@@ -1,8 +1,8 @@
 """Which part of each weight a member of a group holds, and copies between the parts and the whole.
 
 With tensor parallelism products that widen are divided by rows (queries, keys and values by heads), those that narrow
-by columns; embedding and head by words. Norms, positions and the biases of narrowing products are on every member. With
-ZeRO all matrices but adapters are divided by rows.
+by columns; embedding and head by words. Norms, positions and the biases of narrowing products are on every member. How
+a captured model's are divided, its calls tell. With ZeRO all matrices but adapters are divided by rows.
 
 Source: Shoeybi et al. 2019 (Megatron-LM, arXiv 1909.08053), section 3.
 """
@@ -14,7 +14,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from hetplanner.runtime.device_group.group import DeviceGroup, part_range
+from hetplanner.runtime.device_group.group import DeviceGroup, block_ranges, part_range
 from hetplanner.runtime.model.layout import ModelWeight, Weight
 from hetplanner.runtime.model.modules import ADAPTER_LEAVES
 from hetplanner.workload.transformer import TransformerConfig
@@ -69,12 +69,14 @@ class Shard:
         own: the part and its place in the member's buffer.
         axis: that is divided.
         ranges: first and end along the axis, of each piece of the part; none: every member holds the whole.
+        is_shared: whether a member's gradient of a whole weight is that of its own tokens or samples alone.
     """
 
     whole: Weight
     own: Weight
     axis: int = 0
     ranges: tuple[tuple[int, int], ...] = ()
+    is_shared: bool = True
 
     @property
     def is_repeated(self) -> bool:
@@ -158,14 +160,14 @@ def scatter_parts(shards: Sequence[Shard], whole: Tensor, own: Tensor) -> None:
 
 
 def add_repeated(shards: Sequence[Shard], gradient: Tensor, group: DeviceGroup) -> None:
-    """Adds up the gradients of weights that every member holds: each has those of its own tokens or samples.
+    """Adds up the gradients of weights that every member holds, where each has those of its own tokens or samples.
 
     Args:
         shards: the member's.
         gradient: the member's flat buffer, changed in place.
         group: all members must call it.
     """
-    parts = [gradient[shard.own.first : shard.own.end] for shard in shards if shard.is_repeated]
+    parts = [gradient[shard.own.first : shard.own.end] for shard in shards if shard.is_repeated and shard.is_shared]
     if not parts:
         return
     total = group.all_reduce(torch.cat(parts))
@@ -179,25 +181,28 @@ def make_shards(
     """A member's part of each weight of a stage, in the same order.
 
     Args:
-        workload: a transformer, without adapters if its layers are divided; or a captured model with ZeRO.
+        workload: a captured model or a transformer, without adapters if its layers are divided.
         weights: as they lie in a single device's buffer.
         group: the member's.
     """
     shape = workload.transformer
+    division = workload.division(group.degree).weights if shape is None and not group.divides_samples else {}
     found, end = [], 0
     for _, weight in weights:
         op = workload.graph.ops[weight.op_index]
         name = weight.name.removeprefix(op.name + ".")
         if group.divides_samples:
             axis, ranges = 0, _own_rows(name, weight.shape, group)
+        elif shape is None:
+            axis, blocks = division.get(weight.name, (0, ()))
+            ranges = tuple(block_ranges(blocks, group.index, group.degree))
         else:
-            assert shape is not None
             axis, ranges = _division(op.kind, name, weight.shape, shape, group)
         own_shape = weight.shape
         if ranges:
             own_shape = (*weight.shape[:axis], sum(b - a for a, b in ranges), *weight.shape[axis + 1 :])
         own = Weight(weight.name, weight.op_index, end, own_shape, weight.is_tied)
-        found.append(Shard(weight, own, axis, ranges))
+        found.append(Shard(weight, own, axis, ranges, is_shared=shape is not None or group.divides_samples))
         end += prod(own_shape)
     return tuple(found)
 

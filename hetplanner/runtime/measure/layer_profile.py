@@ -39,6 +39,7 @@ from hetplanner.runtime.measure.profiled_group import (
     member_command,
 )
 from hetplanner.runtime.model.build import Batch, StageModel
+from hetplanner.runtime.model.layout import own_pieces
 from hetplanner.runtime.model.stage import StageRunner
 from hetplanner.runtime.rng import RngKey
 from hetplanner.runtime.train.data import open_batches
@@ -158,7 +159,8 @@ class _LayerAtWork:
         )  # fmt: skip
         self.batch: Batch = open_batches(config, self.workload).draw(0, 0).to(self.device)
         self.input_size, self.output_size = (
-            self.workload.boundary_elements[k] // self.group.degree for k in (self.first, self.end)
+            sum(self.group.sizes_of(own_pieces(self.workload, boundary, self.group), self.group.index))
+            for boundary in (self.first, self.end)
         )
         self.gradient = None if self.model.is_last else torch.randn(self.output_size, device=self.device)
 

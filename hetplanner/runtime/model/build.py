@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from hetplanner.plan.train import check_trainable
-from hetplanner.runtime.device_group.group import ALONE, DeviceGroup, part_shape
+from hetplanner.runtime.device_group.group import ALONE, DeviceGroup
 from hetplanner.runtime.device_group.shards import Shard, make_shards
 from hetplanner.runtime.model.captured import ProgramStage
 from hetplanner.runtime.model.layout import (
-    Crossing,
     ModelWeight,
     Weight,
     crossing_tensors,
     frozen_weights,
+    own_pieces,
     saved_tensors,
     stage_weights,
     tied_ranges,
@@ -144,18 +144,14 @@ class StageModel:
         self.running = self.stage_ops.running
         self.counted: dict[str, Tensor] = {}
         self._note_counters()
-        self._input_shapes = [self._own_shape(t) for t in crossing_tensors(workload, first_op)]
+        self._input_shapes = [
+            piece.part_shape(group.index, group.degree) for piece in own_pieces(workload, first_op, group)
+        ]
         self._input_sizes = [prod(shape) for shape in self._input_shapes]
         self.trains_in_front = workload.graph.first_trained < first_op
         self._lay_out(seed, zeros or partial(torch.zeros, device=self.device))
 
     # -- weights ----------------------------------------------------------------------------------
-
-    def _own_shape(self, crossing: Crossing) -> tuple[int, ...]:
-        if self.group.degree == 1:
-            return crossing.shape
-        axis = self.group.divided_axis(crossing.axis)
-        return part_shape(crossing.shape, axis, self.group.index, self.group.degree)
 
     def _lay_out(self, seed: int | None, zeros: Callable[[int], Tensor]) -> None:
         whole = stage_weights(self.workload, self.first_op, self.end_op)
@@ -258,7 +254,8 @@ class StageModel:
     def take_expert_loads(self) -> dict[str, list[int]]:
         """By op of a mixture of experts, how often each expert was taken since the last call; members add theirs up."""
         counted = self.stage_ops.expert_loads.items()
-        loads = {op: self.group.all_reduce(load_E.clone()).tolist() for op, load_E in counted}
+        group = self.group if self.group.divides_samples else ALONE
+        loads = {op: group.all_reduce(load_E.clone()).tolist() for op, load_E in counted}
         for load_E in self.stage_ops.expert_loads.values():
             load_E.zero_()
         return loads

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from hetplanner.runtime.device_group import sharded_weights
-from hetplanner.runtime.device_group.group import ALONE, DeviceGroup
+from hetplanner.runtime.device_group.divided_calls import step_call, take
+from hetplanner.runtime.device_group.group import ALONE, DeviceGroup, block_ranges
 from hetplanner.runtime.device_group.shards import has_own_rows
 from hetplanner.runtime.model.aten import DTYPES, AtenCall, aten_call, drawing
 from hetplanner.runtime.model.initial import fill_program_weight
@@ -25,6 +26,8 @@ from hetplanner.runtime.model.precision import is_lowered, lowered
 from hetplanner.runtime.rng import RngKey
 from hetplanner.weights.names import EXPERTS_NDIM
 from hetplanner.workload.calls import CASTING_CALLS, EVALUATED_WITH, RANDOM_CALLS, STATISTICS_CALLS
+from hetplanner.workload.capturing.division import Step
+from hetplanner.workload.capturing.layouts import Layout
 from hetplanner.workload.capturing.samples import for_samples
 from hetplanner.workload.program import Buffer, Node, Program, references
 from hetplanner.workload.workload import Workload
@@ -89,7 +92,7 @@ def _decoded(argument: Any) -> Any:
 class ProgramStage:
     """The calls of ops `first_op` to `end_op` and the free calls that they need; see `build.StageOps`.
 
-    Members of a group perform them for their own samples, with rows of each matrix.
+    Members of a group perform them for their own samples, with rows of each matrix; or with their part of each layer.
     """
 
     isolates_documents = False  # its attention is its author's
@@ -100,8 +103,12 @@ class ProgramStage:
         assert workload.program is not None
         self.program, self.device, self.group = workload.program, device, group
         self._whole_shapes = self.program.shape_of
+        self._member_steps, self._layouts = dict[str, Step](), dict[str, Layout]()
         if group.divides_samples:
             self.program = for_samples(self.program, self.program.micro_batch // group.degree)
+        elif group.tensor_degree > 1:
+            division = workload.division(group.degree)
+            self.program, self._member_steps, self._layouts = division.program, division.steps, division.layouts
         self._casts = is_lowered(workload.dtype)
         self._nodes = _nodes_of(workload, self.program, first_op, end_op)
         self._inputs = [t.node for t in crossing_tensors(workload, first_op)]
@@ -141,7 +148,9 @@ class ProgramStage:
         moving |= {("buffer", name) for name, buffer in self.program.buffers.items() if buffer.running}
         kept = []
         for node in self._nodes:
-            if node.op is not None or node.call in RANDOM_CALLS or moving & set(references(node)):
+            step = self._member_steps.get(node.name)
+            has_gradient = node.op is not None or (step is not None and step.op is not None)
+            if has_gradient or node.call in RANDOM_CALLS or moving & set(references(node)):
                 moving.add(("node", node.name))
                 kept.append(node)
                 continue
@@ -170,6 +179,8 @@ class ProgramStage:
 
     def _bound(self, node: Node, *, training: bool) -> tuple[Callable[..., Any], _Pick]:
         """The function of a call, and how it takes its arguments from the values."""
+        if node.name in self._member_steps:
+            return step_call(self._member_steps[node.name], self.group), self._places.pick(list(node.args))
         call = aten_call(node.call)
         given = _by_name(node, call)
         if not training:
@@ -275,7 +286,8 @@ class ProgramStage:
         return call
 
     def _drawn(self, function: Callable[..., Any], node: Node, everything: dict[str, Any]) -> Callable[..., Any]:
-        if self.group.divides_samples and self.program.has_samples(node.name) and _dropped(everything):
+        is_divided = self.program.has_samples(node.name) if self.group.divides_samples else node.name in self._layouts
+        if self.group.degree > 1 and is_divided and _dropped(everything):
             return self._drawn_for_all(node, everything)
         # Numbers are drawn in the order of memory, and what has crossed a boundary lies in another order than before.
         # Attention draws for its scores, which are its own.
@@ -290,13 +302,16 @@ class ProgramStage:
         return call
 
     def _drawn_for_all(self, node: Node, everything: dict[str, Any]) -> Callable[..., Any]:
-        """Dropout, of values or of attention's scores: drawn for all samples, of which this member takes its own."""
-        group, size, share = self.group, self._whole_shapes[node.name][0], _dropped(everything)
+        """Dropout, of values or of attention's scores: drawn for all members, of which this one takes its part."""
+        share, layout = _dropped(everything), self._layouts.get(node.name)
+        axis, blocks = (layout.axis, layout.blocks) if layout else (0, (self._whole_shapes[node.name][0],))
+        ranges = block_ranges(blocks, self.group.index, self.group.degree)
 
         def own_draws(x: Tensor) -> Tensor:
             with drawing(self._key, node.name, self.device):
-                kept = x.new_empty((size, *x.shape[1:])).bernoulli_(1.0 - share)
-            return group.own_samples(kept).div(1.0 - share)
+                whole = x.new_empty((*x.shape[:axis], sum(blocks), *x.shape[axis + 1 :]))
+                kept = whole.bernoulli_(1.0 - share)
+            return take(kept, axis, ranges).div(1.0 - share)
 
         def drop(x: Tensor, *_: Any) -> Tensor:
             return x * own_draws(x)

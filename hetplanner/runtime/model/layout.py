@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from hetplanner.runtime.device_group.group import DeviceGroup, Piece
 from hetplanner.runtime.model.modules import ADAPTER_LEAVES, MODULES
 from hetplanner.workload.calls import STATISTICS_CALLS
 from hetplanner.workload.fine_tuning import FineTuning
@@ -242,3 +243,16 @@ def crossing_tensors(workload: Workload, boundary: int) -> tuple[Crossing, ...]:
             axis = 2 if op.kind == "head" else 1
             found.append(Crossing(index, "", (workload.micro_batch, workload.seq_len, width), axis))
     return tuple(found)
+
+
+def own_pieces(workload: Workload, boundary: int, group: DeviceGroup) -> list[Piece]:
+    """What one micro-batch hands on in front of op `boundary`, and how members of a group divide it."""
+    found = crossing_tensors(workload, boundary)
+    if workload.program is None or group.tensor_degree == 1:
+        return [Piece(crossing.shape, group.divided_axis(crossing.axis)) for crossing in found]
+    layouts = workload.division(group.degree).layouts
+    pieces = []
+    for crossing in found:
+        layout = layouts.get(crossing.node)
+        pieces.append(Piece(crossing.shape, layout and layout.axis, layout.blocks if layout else ()))
+    return pieces

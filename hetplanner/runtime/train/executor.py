@@ -34,7 +34,7 @@ from hetplanner.runtime.measure.device_clock import DeviceClock, Mark
 from hetplanner.runtime.measure.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.model.build import Batch
 from hetplanner.runtime.model.chunk import Chunk
-from hetplanner.runtime.model.layout import crossing_tensors
+from hetplanner.runtime.model.layout import own_pieces
 from hetplanner.runtime.model.precision import boundary_codec
 from hetplanner.runtime.rng import RngKey
 from hetplanner.runtime.train.data import Batches
@@ -469,8 +469,7 @@ class Executor:
 
     def _pieces(self, stage: int) -> list[Piece]:
         """What crosses the boundary behind a stage, and how members divide it."""
-        found = crossing_tensors(self.plan.problem.workload, self.plan.stages[stage].end_op)
-        return [(crossing.shape, self.group.divided_axis(crossing.axis)) for crossing in found]
+        return own_pieces(self.plan.problem.workload, self.plan.stages[stage].end_op, self.group)
 
     def _link_codec(self, action: Action, source: int, target: int, *, training: bool) -> TensorCodec | ChangingEnd:
         """The codec of a message; validation has samples of its own, and no delta codec remembers them."""

@@ -21,7 +21,7 @@ from hetplanner.runtime.device_group.group import DeviceGroup, Piece
 from hetplanner.runtime.device_group.shards import Shard, add_repeated, gather_parts, scatter_parts
 from hetplanner.runtime.device_group.shared_memory import shared_zeros
 from hetplanner.runtime.model.build import StageModel
-from hetplanner.runtime.model.layout import crossing_tensors, tied_ranges
+from hetplanner.runtime.model.layout import own_pieces, tied_ranges
 from hetplanner.swarm.peer.engine import StageEngine, Sum
 from hetplanner.swarm.peer.state import state_sizes
 from hetplanner.swarm.spec import SwarmSpec
@@ -112,8 +112,7 @@ class MemberEngine(StageEngine):
 
     def _pieces(self, stage: int) -> list[Piece]:
         """The tensors in front of a stage, and how members divide them."""
-        found = crossing_tensors(self.spec.workload, self.spec.first_ops[stage])
-        return [(crossing.shape, self.group.divided_axis(crossing.axis)) for crossing in found]
+        return own_pieces(self.spec.workload, self.spec.first_ops[stage], self.group)
 
     def _encoded(self, codec: TensorCodec, x: Tensor) -> bytes:
         return super()._encoded(codec, x) if self.group.is_leader else b""

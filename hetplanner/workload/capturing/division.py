@@ -1,0 +1,402 @@
+"""How members of a group divide the layers of a captured model: tensor parallelism, found in its calls.
+
+Each product with a weight is first taken to widen: its weight is divided by rows. Its value is then divided, and so is
+what is computed from it, see :mod:`hetplanner.workload.capturing.layouts`. A product of a divided value narrows: its
+weight is divided by columns, and the members' results are added up. Where a call would compute with elements of several
+members, the weights behind them are made whole, and the search begins again. Large tables are divided by words; the
+logits of a divided head are gathered.
+
+What every member has enters divided calls through a step that adds up gradients. All else is computed by every member.
+
+Source: Shoeybi et al. 2019 (Megatron-LM, arXiv 1909.08053), section 3.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Literal
+
+from hetplanner.workload.capturing.layouts import Divided, Layout, MixedError, divided, local_shape, sources_of
+from hetplanner.workload.program import FLOAT_TYPES, Node, Program, Shape, references
+
+Exchange = Literal["enter", "own part", "sum", "gather", "rows"]
+"""What members do between calls: begin a divided part (gradients are added up); take their part of a value; add up
+their values; gather them; look up words of which each has some."""
+_NUMBER = re.compile(r"[0-9]+")
+LARGE_SHARE = 0.02
+"""Of a model's weights: a table or head of at least so much is divided by words."""
+TURNS = ("numpy_T.default", "t.default")
+TAKES = "index.Tensor"
+EXPERTS_NDIM = 3
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A product of a value and a weight.
+
+    Attributes:
+        value, weight: their places among the call's arguments.
+        name: of the weight's parameter.
+        rows, columns: axes of the parameter.
+        contracted: axis of the value.
+        out: axis of the product that the rows give.
+        bias: its place; None: there can be none.
+    """
+
+    value: int
+    weight: int
+    name: str
+    rows: int
+    columns: int
+    contracted: int
+    out: int
+    bias: int | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the members do at a place of the program.
+
+    Attributes:
+        kind: what.
+        axis, blocks: of the part, where it has one.
+        shape: of the value that crosses, for all members together.
+        op: of the value; None: it is free, and has no gradient.
+    """
+
+    kind: Exchange
+    shape: Shape
+    op: str | None
+    axis: int = 0
+    blocks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Division:
+    """A captured model for the members of a group.
+
+    Attributes:
+        program: as each member performs it.
+        steps: by node that stands for no call.
+        weights: by parameter that is divided, its axis and the blocks along it.
+        layouts: by divided value.
+        undivided: by product whose weight is whole, the call that computes with elements of several members.
+    """
+
+    program: Program
+    steps: dict[str, Step] = field(default_factory=dict)
+    weights: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    layouts: dict[str, Layout] = field(default_factory=dict)
+    undivided: dict[str, str] = field(default_factory=dict)
+
+
+def divide(program: Program, degree: int) -> Division:
+    """A captured model for so many members."""
+    choices = _Choices()
+    while True:
+        found = _Pass(program, degree, choices)
+        found.run()
+        if not found.is_changed:
+            return found.division()
+
+
+@dataclass
+class _Choices:
+    """What earlier passes have found of products with weights, by node."""
+
+    whole: dict[str, str] = field(default_factory=dict)
+    gathered: set[str] = field(default_factory=set)
+    blocks: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    read_whole: set[str] = field(default_factory=set)
+
+
+class _Pass:
+    """One walk through the program with the choices so far."""
+
+    def __init__(self, program: Program, degree: int, choices: _Choices) -> None:
+        self.program, self.degree, self.choices = program, degree, choices
+        self.is_changed = False
+        self._nodes: list[Node] = []
+        self._steps: dict[str, Step] = {}
+        self._weights: dict[str, tuple[int, tuple[int, ...]]] = {}
+        self._divided_by: dict[str, str] = {}
+        self._layouts: dict[str, Layout] = {}
+        self._several: dict[str, tuple[Layout, ...]] = {}
+        self._shapes: dict[str, Shape] = dict(program.shape_of)
+        self._is_free = {node.name: node.op is None for node in program.nodes}
+        trained = sum(prod(parameter.shape) for parameter in program.parameters.values())
+        self._large = LARGE_SHARE * trained
+        self._by_name = {node.name: node for node in program.nodes}
+        self._behind = self._weights_behind_calls()
+        self._products = self._find_products()
+        self._read_whole = set[str]()
+        self._mixing = set[str]()
+
+    def run(self) -> None:
+        """Adds every call as a member performs it."""
+        for node in self.program.nodes:
+            try:
+                self._add(node)
+            except MixedError as error:
+                self.is_changed = True
+                if self._takes_other_blocks(error):
+                    return
+                self._mixed(node, error)
+        if read := self._read_whole & self._weights.keys():
+            self.is_changed = True
+            self.choices.read_whole |= read
+
+    def division(self) -> Division:
+        """What was found."""
+        program = self.program.model_copy(update={"nodes": tuple(self._nodes)})
+        return Division(program, self._steps, self._weights, self._layouts, dict(self.choices.whole))
+
+    # -- values, as rules see them ----------------------------------------------------------------
+
+    def layout(self, value: Any) -> Layout | None:
+        """See `layouts.Values`."""
+        found = self._layouts.get(value.get("node", "")) if isinstance(value, dict) else None
+        return None if found is None or found.sources & self._mixing else found
+
+    def shape(self, value: Any) -> Shape | None:
+        """See `layouts.Values`."""
+        if not isinstance(value, dict):
+            return None
+        ((kind, name),) = value.items()
+        if kind == "node":
+            return self._shapes.get(name)
+        if kind == "parameter":
+            return self.program.parameters[name].shape
+        if kind == "buffer":
+            return self.program.buffers[name].shape
+        return {"inputs": self.program.inputs, "labels": self.program.labels}.get(name) if kind == "batch" else None
+
+    def entering(self, value: Any) -> Any:
+        """See `layouts.Values`."""
+        op = self._op_with_gradient(value)
+        if op is None:
+            return value
+        return self._converted(value, "enter", Step("enter", self.shape(value) or (), op))
+
+    def own_part(self, value: Any, axis: int, blocks: tuple[int, ...]) -> Any:
+        """See `layouts.Values`."""
+        step = Step("own part", self.shape(value) or (), self._op_with_gradient(value), axis, blocks)
+        return self._converted(value, f"part_{axis}_{len(blocks)}_{blocks[0]}_{blocks[-1]}", step)
+
+    def _op_with_gradient(self, value: Any) -> str | None:
+        """The op of a value that may have a gradient."""
+        ((kind, name),) = value.items()
+        if kind == "parameter":
+            return None if name in self.program.frozen else self.program.parameters[name].op
+        if kind != "node" or self._is_free[name]:
+            return None
+        node = self._by_name[name]
+        return node.op if node.dtype in FLOAT_TYPES else None
+
+    def _converted(self, value: Any, suffix: str, step: Step) -> Any:
+        """A value behind a step, which all its users share."""
+        ((kind, name),) = value.items()
+        new = f"{name}__{suffix}" if kind == "node" else f"{kind}:{name}__{suffix}"
+        if new not in self._steps:
+            self._steps[new] = step
+            self._nodes.append(Node.model_construct(name=new, call="alias.default", args=(value,)))
+        return {"node": new}
+
+    # -- calls ------------------------------------------------------------------------------------
+
+    def _add(self, node: Node) -> None:
+        product = self._products.get(node.name)
+        if product is not None and self._add_product(node, product):
+            return
+        if node.call == "embedding.default" and self._add_table(node):
+            return
+        if node.call == "getitem":
+            self._add_item(node)
+        elif not sources_of(node, self) and not self._reads_several(node):
+            self._add_whole(node)
+        else:
+            self._add_divided(node, divided(node, self))
+
+    def _add_whole(self, node: Node) -> None:
+        """A call that every member performs."""
+        self._nodes.append(node)
+        if node.name not in self._behind:
+            self._read_whole |= {name for kind, name in references(node) if kind == "parameter"}
+            self._read_whole |= {
+                self._behind[name] for kind, name in references(node) if kind == "node" and name in self._behind
+            }
+
+    def _add_divided(self, node: Node, found: Divided) -> None:
+        for layout in found.layouts:
+            if node.name == self.program.loss or any(block % self.degree for block in layout.blocks):
+                raise MixedError(layout.sources)
+        if node.shape is None:
+            self._several[node.name] = found.layouts
+            shape = None
+        else:
+            self._layouts[node.name] = found.layouts[0]
+            shape = local_shape(node.shape, found.layouts[0], self.degree)
+        changes = {"call": found.call or node.call, "args": found.args, "kwargs": found.kwargs, "shape": shape}
+        self._nodes.append(node.model_copy(update=changes))
+
+    def _reads_several(self, node: Node) -> bool:
+        return any(kind == "node" and name in self._several for kind, name in references(node))
+
+    def _add_item(self, node: Node) -> None:
+        layouts = self._several.get(node.args[0].get("node", ""))
+        if layouts is not None:
+            layout = self._layouts[node.name] = layouts[node.args[1]]
+            node = node.model_copy(update={"shape": local_shape(node.shape or (), layout, self.degree)})
+        self._nodes.append(node)
+
+    def _add_product(self, node: Node, product: _Product) -> bool:
+        """A product with a weight; whether it is divided."""
+        value, shape = node.args[product.value], self.program.parameters[product.name].shape
+        layout = self.layout(value)
+        bias = None if product.bias is None else node.args[product.bias]
+        if layout is None:
+            return self._add_widening(node, product, bias)
+        if layout.axis != product.contracted or shape[product.columns] != layout.size:
+            raise MixedError(layout.sources)
+        self._divide(product.name, product.columns, layout.blocks, node, layout.sources)
+        part = self._add_part(node, product, value, None, None)
+        self._add_step(node, (part,) if bias is None else (part, bias), Step("sum", node.shape or (), node.op))
+        return True
+
+    def _add_widening(self, node: Node, product: _Product, bias: Any) -> bool:
+        rows = self._rows_of(node.name)
+        is_gathered = node.name in self.choices.gathered
+        if node.name in self.choices.whole or rows < self.degree:
+            return False
+        sources = frozenset((node.name,))
+        blocks = self.choices.blocks.get(node.name, (rows,))
+        if not is_gathered and any(block % self.degree for block in blocks):
+            raise MixedError(sources)
+        self._divide(product.name, product.rows, blocks, node, sources)
+        if isinstance(bias, dict) and "parameter" in bias:
+            self._divide(bias["parameter"], 0, blocks, node, sources)
+        elif bias is not None:
+            bias = self.own_part(bias, 0, blocks)
+        value = self.entering(node.args[product.value])
+        if is_gathered:
+            part = self._add_part(node, product, value, bias, None)
+            self._add_step(node, (part,), Step("gather", node.shape or (), node.op, product.out, blocks))
+        else:
+            self._add_part(node, product, value, bias, Layout(product.out, blocks, sources))
+        return True
+
+    def _add_part(self, node: Node, product: _Product, value: Any, bias: Any, layout: Layout | None) -> Any:
+        """A member's product; under another name where a step follows."""
+        new = node.name if layout is not None else f"{node.name}__part"
+        args = {product.value: value, product.weight: node.args[product.weight]}
+        call = "mm.default" if bias is None and node.call == "addmm.default" else node.call
+        if bias is not None and product.bias is not None:
+            args[product.bias] = bias
+        changes: dict[str, Any] = {"name": new, "call": call, "args": tuple(args[place] for place in sorted(args))}
+        if layout is not None:
+            self._layouts[node.name] = layout
+            changes["shape"] = local_shape(node.shape or (), layout, self.degree)
+        self._nodes.append(node.model_copy(update=changes))
+        return {"node": new}
+
+    def _add_step(self, node: Node, args: tuple[Any, ...], step: Step) -> None:
+        self._steps[node.name] = step
+        self._nodes.append(node.model_copy(update={"call": "alias.default", "args": args, "kwargs": {}}))
+
+    def _add_table(self, node: Node) -> bool:
+        """Rows of a large table; whether it is divided."""
+        weight, index, *padding = node.args
+        name = weight.get("parameter") if isinstance(weight, dict) else None
+        if name is None or node.name in self.choices.whole or self.layout(index) is not None or any(padding[1:]):
+            return False
+        shape = self.program.parameters[name].shape
+        if prod(shape) < self._large or shape[0] < self.degree:
+            return False
+        self._divide(name, 0, (shape[0],), node, frozenset((node.name,)))
+        self._add_step(node, (weight, index, *padding[:1]), Step("rows", node.shape or (), node.op, 0, (shape[0],)))
+        return True
+
+    def _divide(self, name: str, axis: int, blocks: tuple[int, ...], node: Node, sources: frozenset[str]) -> None:
+        """Divides a weight the same way for all its users."""
+        other = self._divided_by.get(name)
+        if name in self.choices.read_whole:
+            raise MixedError(sources)
+        if other is not None and self._weights[name] != (axis, blocks):
+            raise MixedError(sources | {other})
+        self._weights[name], self._divided_by[name] = (axis, blocks), node.name
+
+    def _weights_behind_calls(self) -> dict[str, str]:
+        """By call that turns a matrix, or takes experts' weights by their numbers: the parameter."""
+        found = {}
+        for node in self.program.nodes:
+            name = node.args[0].get("parameter") if node.args and isinstance(node.args[0], dict) else None
+            ndim = len(self.program.parameters[name].shape) if name is not None else 0
+            is_taken = node.call == TAKES and ndim == EXPERTS_NDIM and len(node.args[1]) == 1
+            if name is not None and ((node.call in TURNS and ndim == EXPERTS_NDIM - 1) or is_taken):
+                found[node.name] = name
+        return found
+
+    def _find_products(self) -> dict[str, _Product]:
+        found = {}
+        for node in self.program.nodes:
+            product = self._product_of(node)
+            if product is not None and not node.kwargs:
+                found[node.name] = product
+        return found
+
+    def _product_of(self, node: Node) -> _Product | None:
+        names = [argument if isinstance(argument, dict) else {} for argument in node.args]
+        parameters = [name.get("parameter", "") for name in names]
+        behind = [self._behind.get(name.get("node", ""), "") for name in names]
+        ndims = [len(self.shape(argument) or ()) for argument in node.args]
+        if node.call == "linear.default" and parameters[1]:
+            return _Product(0, 1, parameters[1], 0, 1, ndims[0] - 1, ndims[0] - 1, 2 if len(names) > 2 else None)
+        if node.call == "addmm.default" and parameters[2]:
+            return _Product(1, 2, parameters[2], 1, 0, 1, 1, 0)
+        if node.call == "matmul.default" and behind[1] and ndims[1] < EXPERTS_NDIM:
+            return _Product(0, 1, behind[1], 0, 1, ndims[0] - 1, ndims[0] - 1)
+        if node.call == "bmm.default" and behind[0]:
+            return _Product(1, 0, behind[0], 1, 2, 1, 1)
+        if node.call == "bmm.default" and behind[1]:
+            return _Product(0, 1, behind[1], 2, 1, 2, 2)
+        return None
+
+    def _takes_other_blocks(self, error: MixedError) -> bool:
+        """Whether the weights behind a call can be divided into other blocks; those of other layers likewise."""
+        if not error.blocks or any(
+            source in self.choices.blocks or self._rows_of(source) != sum(error.blocks) for source in error.sources
+        ):
+            return False
+        names = {_NUMBER.sub("#", self._products[source].name) for source in error.sources}
+        for node, product in self._products.items():
+            if _NUMBER.sub("#", product.name) in names and self._rows_of(node) == sum(error.blocks):
+                self.choices.blocks.setdefault(node, error.blocks)
+        return True
+
+    def _mixed(self, node: Node, error: MixedError) -> None:
+        """Remembers for the next pass what this call cannot do."""
+        sources = error.sources or {node.name}
+        self._mixing |= sources  # what is computed from them counts as whole for the rest of this pass
+        for source in sources:
+            self.choices.blocks.pop(source, None)
+            if self._is_large(source) and source not in self.choices.gathered:
+                self.choices.gathered.add(source)
+            else:
+                self.choices.gathered.discard(source)
+                self.choices.whole[source] = f"{node.call} of {node.op or 'no operator'}"
+        self._layouts.pop(node.name, None)
+        self._add_whole(node)
+
+    def _rows_of(self, source: str) -> int:
+        product = self._products.get(source)
+        return self.program.parameters[product.name].shape[product.rows] if product is not None else 0
+
+    def _is_large(self, source: str) -> bool:
+        """Whether a product's value is gathered where it cannot stay divided."""
+        product = self._products.get(source)
+        if product is None:
+            return False
+        shape = self.program.parameters[product.name].shape
+        return prod(shape) >= self._large and shape[product.rows] > 2 * shape[product.columns]
