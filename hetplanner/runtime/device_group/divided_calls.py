@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (torch's own convention)
 
-from hetplanner.runtime.device_group.group import DeviceGroup, block_ranges, part_range
+from hetplanner.runtime.device_group.group import DeviceGroup, Piece, block_ranges, joined, part_range
 from hetplanner.runtime.model.precision import lowered
 from hetplanner.workload.capturing.division import Step
 
@@ -23,20 +23,29 @@ Ranges = Sequence[tuple[int, int]]
 def step_call(step: Step, group: DeviceGroup) -> Callable[..., Tensor]:
     """What a member calls for a step, with the arguments that its node has."""
     ranges = block_ranges(step.blocks, group.index, group.degree)
+    piece = Piece(step.shape, step.axis, step.blocks)
 
     def enter(x: Tensor) -> Tensor:
         out: Tensor = _Enter.apply(x, group)
         return out
 
     def own_part(x: Tensor) -> Tensor:
-        if step.op is None:
+        if not step.has_gradient:
             return take(x, step.axis, ranges)
         out: Tensor = _OwnPart.apply(x, step.axis, ranges, group)
         return out
 
     def total(partial: Tensor, bias: Tensor | None = None) -> Tensor:
-        out: Tensor = _Sum.apply(partial, group)
+        out = summed(partial)
         return out if bias is None else out + lowered(bias).to(out.dtype)
+
+    def summed(partial: Tensor) -> Tensor:
+        out: Tensor
+        if step.out is None:
+            out = _Sum.apply(partial, group)
+        else:
+            out = _ScatteredSum.apply(partial, Piece(step.shape, step.out.axis, step.out.blocks), group)
+        return out
 
     def gather(part: Tensor) -> Tensor:
         out: Tensor = _Gather.apply(part, step.axis, step.blocks, group)
@@ -48,11 +57,15 @@ def step_call(step: Step, group: DeviceGroup) -> Callable[..., Tensor]:
         is_here = (own >= 0) & (own < end - first)
         padding = padding - first if first <= padding < end else -1
         found = F.embedding(torch.where(is_here, own, 0), weight_rC, padding if padding >= 0 else None)
-        out: Tensor = _Sum.apply(found * is_here[..., None], group)
+        return summed(found * is_here[..., None])
+
+    def collect(part: Tensor) -> Tensor:
+        out: Tensor = _Collect.apply(part, piece, group, step.kind == "whole")
         return out
 
     calls: dict[str, Callable[..., Tensor]] = {
-        "enter": enter, "own part": own_part, "sum": total, "gather": gather, "rows": rows
+        "enter": enter, "own part": own_part, "sum": total, "gather": gather, "rows": rows, "collect": collect,
+        "whole": collect,
     }  # fmt: skip
     return calls[step.kind]
 
@@ -106,6 +119,41 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return gradients[0], None
+
+
+class _ScatteredSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, partial: Tensor, piece: Piece, group: DeviceGroup) -> Tensor:
+        ctx.piece, ctx.group = piece, group
+        return _own_sum(partial, piece, group)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return _collected(gradients[0], ctx.piece, ctx.group), None, None
+
+
+class _Collect(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, piece: Piece, group: DeviceGroup, is_whole: bool) -> Tensor:
+        ctx.piece, ctx.group, ctx.is_whole = piece, group, is_whole
+        return _collected(part, piece, group)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        piece, group = ctx.piece, ctx.group
+        if ctx.is_whole:  # all members have the same gradient
+            return take(gradients[0], piece.axis, piece.ranges(group.index, group.degree)), None, None, None
+        return _own_sum(gradients[0], piece, group), None, None, None
+
+
+def _collected(part: Tensor, piece: Piece, group: DeviceGroup) -> Tensor:
+    return joined(group.parts_of_all(part.detach()), piece)
+
+
+def _own_sum(partial: Tensor, piece: Piece, group: DeviceGroup) -> Tensor:
+    assert piece.axis is not None
+    parts = [take(partial.detach(), piece.axis, piece.ranges(index, group.degree)) for index in range(group.degree)]
+    return group.sum_of_parts(torch.stack(parts))
 
 
 class _Gather(torch.autograd.Function):

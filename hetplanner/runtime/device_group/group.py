@@ -176,18 +176,29 @@ class DeviceGroup:
     def all_gather(self, x_BtC: Tensor) -> Tensor:
         """All members' tokens, without autograd."""
         B, t, C = x_BtC.shape
-        mine = x_BtC.contiguous()
-        found = mine.new_empty(self.degree, B, t, C)
+        return self.parts_of_all(x_BtC).transpose(0, 1).reshape(B, self.degree * t, C)
+
+    def parts_of_all(self, part: Tensor) -> Tensor:
+        """All members' tensors of one shape, in their order [members, ...], without autograd."""
+        mine = part.contiguous()
+        found = mine.new_empty(self.degree, *mine.shape)
         if mine.is_cuda and self.on_device is not None:
             dist.all_gather_into_tensor(found, mine, group=self.on_device)
         else:
-            self._exchange(found, mine.expand(self.degree, B, t, C).contiguous())
-        return found.transpose(0, 1).reshape(B, self.degree * t, C)
+            self._exchange(found, mine.expand(found.shape).contiguous())
+        return found
 
     def reduce_scatter(self, partial_BTC: Tensor) -> Tensor:
         """This member's tokens of the sum over all members, without autograd."""
         B, T, C = partial_BTC.shape
-        parts = partial_BTC.reshape(B, self.degree, T // self.degree, C).transpose(0, 1).contiguous()
+        return self.sum_of_parts(partial_BTC.reshape(B, self.degree, T // self.degree, C).transpose(0, 1).contiguous())
+
+    def sum_of_parts(self, parts: Tensor) -> Tensor:
+        """The sum of what all members have for this one, without autograd.
+
+        Args:
+            parts: by member that wants it [members, ...], contiguous.
+        """
         if parts.is_cuda and self.on_device is not None:
             out = parts.new_empty(parts.shape[1:])
             dist.reduce_scatter_tensor(out, parts, group=self.on_device)
@@ -289,7 +300,7 @@ class DeviceGroup:
                 found.append(torch.stack(own).sum(0) if is_gradient and self.divides_samples else own[0])
             else:
                 shaped = [x.view(piece.part_shape(i, self.degree)) for i, x in enumerate(own)]
-                found.append(_joined(shaped, piece).reshape(-1))
+                found.append(joined(shaped, piece).reshape(-1))
         return found[0] if len(found) == 1 else torch.cat(found)
 
     def part_of(self, whole: Tensor, pieces: Sequence[Piece], index: int, *, is_gradient: bool) -> Tensor:
@@ -317,7 +328,7 @@ ALONE = DeviceGroup()
 """A device that serves by itself."""
 
 
-def _joined(parts: Sequence[Tensor], piece: Piece) -> Tensor:
+def joined(parts: Sequence[Tensor] | Tensor, piece: Piece) -> Tensor:
     """The whole of all members' parts."""
     assert piece.axis is not None
     if len(piece.blocks) < 2:

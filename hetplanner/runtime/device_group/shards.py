@@ -186,15 +186,15 @@ def make_shards(
         group: the member's.
     """
     shape = workload.transformer
-    division = workload.division(group.degree).weights if shape is None and not group.divides_samples else {}
+    division = workload.division(group.degree) if shape is None and not group.divides_samples else None
     found, end = [], 0
     for _, weight in weights:
         op = workload.graph.ops[weight.op_index]
         name = weight.name.removeprefix(op.name + ".")
         if group.divides_samples:
             axis, ranges = 0, _own_rows(name, weight.shape, group)
-        elif shape is None:
-            axis, blocks = division.get(weight.name, (0, ()))
+        elif division is not None:
+            axis, blocks = division.weights.get(weight.name, (0, ()))
             ranges = tuple(block_ranges(blocks, group.index, group.degree))
         else:
             axis, ranges = _division(op.kind, name, weight.shape, shape, group)
@@ -202,7 +202,7 @@ def make_shards(
         if ranges:
             own_shape = (*weight.shape[:axis], sum(b - a for a, b in ranges), *weight.shape[axis + 1 :])
         own = Weight(weight.name, weight.op_index, end, own_shape, weight.is_tied)
-        found.append(Shard(weight, own, axis, ranges, is_shared=shape is not None or group.divides_samples))
+        found.append(Shard(weight, own, axis, ranges, is_shared=division is None or weight.name in division.partial))
         end += prod(own_shape)
     return tuple(found)
 

@@ -149,7 +149,7 @@ class ProgramStage:
         kept = []
         for node in self._nodes:
             step = self._member_steps.get(node.name)
-            has_gradient = node.op is not None or (step is not None and step.op is not None)
+            has_gradient = node.op is not None or (step is not None and step.has_gradient)
             if has_gradient or node.call in RANDOM_CALLS or moving & set(references(node)):
                 moving.add(("node", node.name))
                 kept.append(node)

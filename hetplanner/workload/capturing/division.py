@@ -6,9 +6,12 @@ weight is divided by columns, and the members' results are added up. Where a cal
 members, the weights behind them are made whole, and the search begins again. Large tables are divided by words; the
 logits of a divided head are gathered.
 
-What every member has enters divided calls through a step that adds up gradients. All else is computed by every member.
+What members' results add up to is divided by tokens, where their number allows it (sequence parallelism), and so is
+what follows. Tokens are collected in front of a product, and of a call that computes with several of them. What every
+member has enters divided calls through a step that adds up gradients. All else is computed by every member.
 
-Source: Shoeybi et al. 2019 (Megatron-LM, arXiv 1909.08053), section 3.
+Source: Shoeybi et al. 2019 (Megatron-LM, arXiv 1909.08053), section 3; Korthikanti et al. 2022 (arXiv 2205.05198),
+section 4.2.
 """
 
 from __future__ import annotations
@@ -18,18 +21,21 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal
 
-from hetplanner.workload.capturing.layouts import Divided, Layout, MixedError, divided, local_shape, sources_of
+from hetplanner.workload.capturing.layouts import Divided, Layout, MixedError, divided, local_shape
 from hetplanner.workload.program import FLOAT_TYPES, Node, Program, Shape, references
 
-Exchange = Literal["enter", "own part", "sum", "gather", "rows"]
+Exchange = Literal["enter", "own part", "sum", "gather", "rows", "collect", "whole"]
 """What members do between calls: begin a divided part (gradients are added up); take their part of a value; add up
-their values; gather them; look up words of which each has some."""
+their values; gather them; look up words of which each has some; gather tokens to begin a divided part; gather tokens
+for a call that every member performs."""
+TOKENS = frozenset[str]()
+"""Sources of a value that is divided by tokens."""
 _NUMBER = re.compile(r"[0-9]+")
 LARGE_SHARE = 0.02
 """Of a model's weights: a table or head of at least so much is divided by words."""
 TURNS = ("numpy_T.default", "t.default")
 TAKES = "index.Tensor"
-EXPERTS_NDIM = 3
+EXPERTS_NDIM = BY_SAMPLE_NDIM = 3
 
 
 @dataclass(frozen=True)
@@ -61,9 +67,11 @@ class Step:
 
     Attributes:
         kind: what.
-        axis, blocks: of the part, where it has one.
         shape: of the value that crosses, for all members together.
-        op: of the value; None: it is free, and has no gradient.
+        op: for which it is done; None: for a free call.
+        axis, blocks: of the part that goes in, or of a table's.
+        has_gradient: whether the value may have one.
+        out: of the value that comes out; None: every member has it.
     """
 
     kind: Exchange
@@ -71,6 +79,8 @@ class Step:
     op: str | None
     axis: int = 0
     blocks: tuple[int, ...] = ()
+    has_gradient: bool = True
+    out: Layout | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +92,7 @@ class Division:
         steps: by node that stands for no call.
         weights: by parameter that is divided, its axis and the blocks along it.
         layouts: by divided value.
+        partial: weights that every member has, and whose gradients are those of its own part.
         undivided: by product whose weight is whole, the call that computes with elements of several members.
     """
 
@@ -89,6 +100,7 @@ class Division:
     steps: dict[str, Step] = field(default_factory=dict)
     weights: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     layouts: dict[str, Layout] = field(default_factory=dict)
+    partial: frozenset[str] = frozenset()
     undivided: dict[str, str] = field(default_factory=dict)
 
 
@@ -110,6 +122,7 @@ class _Choices:
     gathered: set[str] = field(default_factory=set)
     blocks: dict[str, tuple[int, ...]] = field(default_factory=dict)
     read_whole: set[str] = field(default_factory=set)
+    entered: set[str] = field(default_factory=set)
 
 
 class _Pass:
@@ -131,7 +144,9 @@ class _Pass:
         self._by_name = {node.name: node for node in program.nodes}
         self._behind = self._weights_behind_calls()
         self._products = self._find_products()
-        self._read_whole = set[str]()
+        self._read_whole, self._partial = set[str](), set[str]()
+        self._collected = set[str]()
+        self._op: str | None = None
         self._mixing = set[str]()
 
     def run(self) -> None:
@@ -147,18 +162,23 @@ class _Pass:
         if read := self._read_whole & self._weights.keys():
             self.is_changed = True
             self.choices.read_whole |= read
+        if mixed := self._read_whole & self._partial:
+            self.is_changed = True
+            self.choices.entered |= mixed
 
     def division(self) -> Division:
         """What was found."""
         program = self.program.model_copy(update={"nodes": tuple(self._nodes)})
-        return Division(program, self._steps, self._weights, self._layouts, dict(self.choices.whole))
+        partial = frozenset(self._partial)
+        return Division(program, self._steps, self._weights, self._layouts, partial, dict(self.choices.whole))
 
     # -- values, as rules see them ----------------------------------------------------------------
 
     def layout(self, value: Any) -> Layout | None:
         """See `layouts.Values`."""
-        found = self._layouts.get(value.get("node", "")) if isinstance(value, dict) else None
-        return None if found is None or found.sources & self._mixing else found
+        name = value.get("node", "") if isinstance(value, dict) else ""
+        found = self._layouts.get(name)
+        return None if found is None or name in self._collected or found.sources & self._mixing else found
 
     def shape(self, value: Any) -> Shape | None:
         """See `layouts.Values`."""
@@ -175,25 +195,48 @@ class _Pass:
 
     def entering(self, value: Any) -> Any:
         """See `layouts.Values`."""
-        op = self._op_with_gradient(value)
-        if op is None:
+        if (tokens := self._tokens_of(value)) is not None:
+            return self._converted(value, "collected", self._collecting("collect", value, tokens))
+        if not self._has_gradient(value):
             return value
-        return self._converted(value, "enter", Step("enter", self.shape(value) or (), op))
+        name = value.get("parameter")
+        if name is not None and name not in self.choices.entered:
+            self._partial.add(name)
+            return value
+        return self._converted(value, "enter", Step("enter", self.shape(value) or (), self._op))
 
     def own_part(self, value: Any, axis: int, blocks: tuple[int, ...]) -> Any:
         """See `layouts.Values`."""
-        step = Step("own part", self.shape(value) or (), self._op_with_gradient(value), axis, blocks)
+        has_gradient, shape = self._has_gradient(value), self.shape(value) or ()
+        if self._tokens_of(value) is not None:
+            value, has_gradient = self.entering(value), False  # what collects the tokens adds up their gradients
+        elif "parameter" in value:
+            self._read_whole.add(value["parameter"])
+        step = Step("own part", shape, self._op, axis, blocks, has_gradient)
         return self._converted(value, f"part_{axis}_{len(blocks)}_{blocks[0]}_{blocks[-1]}", step)
 
-    def _op_with_gradient(self, value: Any) -> str | None:
-        """The op of a value that may have a gradient."""
+    def _has_gradient(self, value: Any) -> bool:
         ((kind, name),) = value.items()
         if kind == "parameter":
-            return None if name in self.program.frozen else self.program.parameters[name].op
-        if kind != "node" or self._is_free[name]:
-            return None
-        node = self._by_name[name]
-        return node.op if node.dtype in FLOAT_TYPES else None
+            return name not in self.program.frozen
+        return kind == "node" and not self._is_free[name] and self._by_name[name].dtype in FLOAT_TYPES
+
+    def _tokens_of(self, value: Any) -> Layout | None:
+        """The layout of a value that is divided by tokens."""
+        found = self._layouts.get(value.get("node", "")) if isinstance(value, dict) else None
+        return found if found is not None and found.sources == TOKENS else None
+
+    def _collecting(self, kind: Exchange, value: Any, layout: Layout) -> Step:
+        return Step(kind, self.shape(value) or (), self._op, layout.axis, layout.blocks, self._has_gradient(value))
+
+    def _by_tokens(self, shape: Shape) -> Layout | None:
+        """How members divide the tokens of a value."""
+        samples, axes = self.program.micro_batch, len(shape)
+        if axes == BY_SAMPLE_NDIM and shape[0] == samples and shape[1] % self.degree == 0:
+            return Layout(1, (shape[1],), TOKENS)
+        if axes == BY_SAMPLE_NDIM - 1 and shape[0] % (samples * self.degree) == 0 and shape[0] > samples:
+            return Layout(0, (shape[0] // samples,) * samples, TOKENS)
+        return None
 
     def _converted(self, value: Any, suffix: str, step: Step) -> Any:
         """A value behind a step, which all its users share."""
@@ -207,6 +250,19 @@ class _Pass:
     # -- calls ------------------------------------------------------------------------------------
 
     def _add(self, node: Node) -> None:
+        self._op, self._collected = node.op, set[str]()
+        try:
+            self._add_call(node)
+        except MixedError:
+            read = {name for kind, name in references(node) if kind == "node" and self._tokens_of({kind: name})}
+            if read <= self._collected:
+                raise
+            self._collected = read
+            self._add_call(node)
+        finally:
+            self._collected = set()
+
+    def _add_call(self, node: Node) -> None:
         product = self._products.get(node.name)
         if product is not None and self._add_product(node, product):
             return
@@ -214,14 +270,14 @@ class _Pass:
             return
         if node.call == "getitem":
             self._add_item(node)
-        elif not sources_of(node, self) and not self._reads_several(node):
+        elif not self._reads_divided(node):
             self._add_whole(node)
         else:
             self._add_divided(node, divided(node, self))
 
     def _add_whole(self, node: Node) -> None:
         """A call that every member performs."""
-        self._nodes.append(node)
+        self._nodes.append(node.model_copy(update={"args": self._whole(node.args), "kwargs": self._whole(node.kwargs)}))
         if node.name not in self._behind:
             self._read_whole |= {name for kind, name in references(node) if kind == "parameter"}
             self._read_whole |= {
@@ -241,8 +297,19 @@ class _Pass:
         changes = {"call": found.call or node.call, "args": found.args, "kwargs": found.kwargs, "shape": shape}
         self._nodes.append(node.model_copy(update=changes))
 
-    def _reads_several(self, node: Node) -> bool:
-        return any(kind == "node" and name in self._several for kind, name in references(node))
+    def _reads_divided(self, node: Node) -> bool:
+        names = [name for kind, name in references(node) if kind == "node"]
+        return any(name in self._several or self.layout({"node": name}) is not None for name in names)
+
+    def _whole(self, value: Any) -> Any:
+        """Arguments of a call that every member performs: tokens are collected."""
+        if isinstance(value, list | tuple):
+            return type(value)(self._whole(part) for part in value)
+        if isinstance(value, dict) and (tokens := self._tokens_of(value)) is not None:
+            return self._converted(value, "whole", self._collecting("whole", value, tokens))
+        if isinstance(value, dict) and len(value) != 1:
+            return {name: self._whole(part) for name, part in value.items()}
+        return value
 
     def _add_item(self, node: Node) -> None:
         layouts = self._several.get(node.args[0].get("node", ""))
@@ -254,6 +321,10 @@ class _Pass:
     def _add_product(self, node: Node, product: _Product) -> bool:
         """A product with a weight; whether it is divided."""
         value, shape = node.args[product.value], self.program.parameters[product.name].shape
+        if (tokens := self._tokens_of(value)) is not None:
+            if node.name in self.choices.whole and tokens.axis != product.contracted and node.call != "bmm.default":
+                return self._add_on_tokens(node, product, tokens)
+            self._collected.add(value["node"])
         layout = self.layout(value)
         bias = None if product.bias is None else node.args[product.bias]
         if layout is None:
@@ -262,7 +333,25 @@ class _Pass:
             raise MixedError(layout.sources)
         self._divide(product.name, product.columns, layout.blocks, node, layout.sources)
         part = self._add_part(node, product, value, None, None)
-        self._add_step(node, (part,) if bias is None else (part, bias), Step("sum", node.shape or (), node.op))
+        out = self._by_tokens(node.shape or ())
+        if bias is not None and out is not None:
+            bias = self.entering(bias)
+        elif isinstance(bias, dict) and "parameter" in bias:
+            self._read_whole.add(bias["parameter"])
+        step = Step("sum", node.shape or (), node.op, out=out)
+        self._add_step(node, (part,) if bias is None else (part, bias), step)
+        return True
+
+    def _add_on_tokens(self, node: Node, product: _Product, layout: Layout) -> bool:
+        """A product of a member's tokens with a whole weight."""
+        args = list(node.args)
+        if product.bias is not None and len(args) > product.bias:
+            args[product.bias] = self.entering(args[product.bias])
+        if product.name in self.choices.entered:
+            args[product.weight] = self.entering(args[product.weight])
+        elif product.name not in self.program.frozen:
+            self._partial.add(product.name)
+        self._add_divided(node, Divided((layout,), tuple(args), node.kwargs))
         return True
 
     def _add_widening(self, node: Node, product: _Product, bias: Any) -> bool:
@@ -303,7 +392,11 @@ class _Pass:
 
     def _add_step(self, node: Node, args: tuple[Any, ...], step: Step) -> None:
         self._steps[node.name] = step
-        self._nodes.append(node.model_copy(update={"call": "alias.default", "args": args, "kwargs": {}}))
+        if step.out is not None:
+            self._layouts[node.name] = step.out
+        shape = local_shape(node.shape or (), step.out, self.degree)
+        changes = {"call": "alias.default", "args": args, "kwargs": {}, "shape": shape}
+        self._nodes.append(node.model_copy(update=changes))
 
     def _add_table(self, node: Node) -> bool:
         """Rows of a large table; whether it is divided."""
@@ -315,7 +408,11 @@ class _Pass:
         if prod(shape) < self._large or shape[0] < self.degree:
             return False
         self._divide(name, 0, (shape[0],), node, frozenset((node.name,)))
-        self._add_step(node, (weight, index, *padding[:1]), Step("rows", node.shape or (), node.op, 0, (shape[0],)))
+        self._add_step(
+            node,
+            (weight, index, *padding[:1]),
+            Step("rows", node.shape or (), node.op, 0, (shape[0],), out=self._by_tokens(node.shape or ())),
+        )
         return True
 
     def _divide(self, name: str, axis: int, blocks: tuple[int, ...], node: Node, sources: frozenset[str]) -> None:
@@ -365,8 +462,12 @@ class _Pass:
 
     def _takes_other_blocks(self, error: MixedError) -> bool:
         """Whether the weights behind a call can be divided into other blocks; those of other layers likewise."""
-        if not error.blocks or any(
-            source in self.choices.blocks or self._rows_of(source) != sum(error.blocks) for source in error.sources
+        if (
+            not error.blocks
+            or not error.sources
+            or any(
+                source in self.choices.blocks or self._rows_of(source) != sum(error.blocks) for source in error.sources
+            )
         ):
             return False
         names = {_NUMBER.sub("#", self._products[source].name) for source in error.sources}

@@ -27,7 +27,7 @@ class Layout:
     Attributes:
         axis: that is divided.
         blocks: sizes along it, of all members together.
-        sources: calls whose weights are divided for it.
+        sources: calls whose weights are divided for it; none: it has the member's tokens, and whole weights.
     """
 
     axis: int
