@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hetplanner.cluster.catalog import is_processor
 from hetplanner.cost.compute.devices import DeviceTable
 from hetplanner.cost.compute.groups import exchange_seconds, grouped_devices, with_gathers
-from hetplanner.cost.compute.profiled import ProfiledKinds, cell_of
+from hetplanner.cost.compute.profiled import PlainCell, ProfiledKinds, cell_of
 from hetplanner.cost.compute.recomputation import Recomputation
 from hetplanner.cost.compute.sharded import whole_bytes_o
 from hetplanner.cost.cuts import choose_cuts
@@ -100,7 +100,7 @@ class CostTables:
     @cached_property
     def activation_bytes_O(self) -> FloatArray:
         """Bytes kept from forward to backward by one micro-batch before each boundary."""
-        kept_o = self._per_op("activation_bytes") * self.problem.workload.micro_batch
+        kept_o = self._per_op("activation_bytes") * self.problem.workload.micro_batch * self._times_kept_o
         kept_L = self.profiled.kept_L
         return _prefix(kept_o if kept_L is None else self.profiled.spread(kept_L, kept_o))
 
@@ -163,15 +163,17 @@ class CostTables:
 
     def state_parts(self, first: int, end: int) -> tuple[float, float, float]:
         """What :meth:`stage_state_bytes` is made of: bytes of weights, of their gradients, of optimizer states."""
-        params_o, trained_o = self._per_op("num_params"), self._per_op("trained")
-        weight_o, states_o = FLOAT_BYTES + self._copy_bytes_o, trained_o * self._kept_bytes_o
+        params_o, again_o = self._per_op("num_params"), self._repeated_params_o * self._trained_share_o
+        weight_o, states_o = FLOAT_BYTES + self._copy_bytes_o, self._per_op("trained") * self._kept_bytes_o
+        params_o, states_o = params_o + self._repeated_params_o, states_o + again_o * self._kept_bytes_o
+        gradients = FLOAT_BYTES * (self.stage_trained(first, end) + float(again_o[first:end].sum()))
         weights, states = float((params_o * weight_o)[first:end].sum()), float(states_o[first:end].sum())
         for one, two in self._tied_pairs:
             if first <= one < two < end:
                 shared = self._copy_bytes_o[two] - self._own_copy_bytes(one, two)
                 weights -= params_o[two] * (FLOAT_BYTES + shared)
                 states -= states_o[two]
-        return weights, float(FLOAT_BYTES * self.stage_trained(first, end)), states
+        return weights, gradients, states
 
     def _shared_bytes(self, one: int, two: int) -> float:
         """Bytes per parameter that a stage saves which has both users of a weight; a head's copy is its own."""
@@ -228,7 +230,7 @@ class CostTables:
     @cached_property
     def recomputation(self) -> Recomputation:
         """What is kept of stages that recompute."""
-        return Recomputation(self.problem.workload, self.problem.sample_members)
+        return Recomputation(self.problem.workload, self.problem.sample_members, self._times_kept_o)
 
     def always_between(self, edges_K: IntArray) -> FloatArray:
         """Bytes of state and message buffers of stages between all pairs of op boundaries: with nothing in flight."""
@@ -391,7 +393,36 @@ class CostTables:
 
     @cached_property
     def _state_O(self) -> FloatArray:
-        return _prefix(self._per_op("num_params") * self._state_bytes_o)
+        return _prefix((self._per_op("num_params") + self._repeated_params_o) * self._state_bytes_o)
+
+    @cached_property
+    def _times_kept_o(self) -> FloatArray:
+        """By op of a captured model, how often groups that divide layers keep what it keeps: once where all is divided.
+
+        Counted for the largest group.
+        """
+        workload, members = self.problem.workload, self.problem.layer_members
+        if workload.program is None or members == 1:
+            return np.ones(self.num_ops)
+        share_o = [workload.whole_shares(members).kept.get(op.name, 0.0) for op in workload.graph.ops]
+        return 1.0 + (members - 1) * np.array(share_o)
+
+    @cached_property
+    def _repeated_params_o(self) -> FloatArray:
+        """By op of a captured model, elements of weights that groups have again in each device but the first."""
+        workload, members = self.problem.workload, self.problem.layer_members
+        if workload.program is None or members == 1:
+            return np.zeros(self.num_ops)
+        params = workload.whole_shares(members).params
+        return (members - 1.0) * np.array([params.get(op.name, 0) for op in workload.graph.ops])
+
+    def _times_computed_o(self, cell: PlainCell) -> FloatArray | float:
+        """By op of a captured model, seconds on a group over those of a division without repetition."""
+        workload = self.problem.workload
+        if workload.program is None or cell.degree == 1 or cell.sharding != "tensor":
+            return 1.0
+        computed = workload.whole_shares(cell.degree).computed
+        return 1.0 + (cell.degree - 1.0) * np.array([computed.get(op.name, 0.0) for op in workload.graph.ops])
 
     @cached_property
     def _tied_pairs(self) -> list[tuple[int, int]]:
@@ -476,7 +507,7 @@ class CostTables:
             exchange = exchange_seconds(self.devices, int(device), workload, way, self.problem.profile)
             cell = cell_of(self.devices, int(device))
             launch = np.where(flops > 0, passes * self.devices.launch_s, 0.0)
-            roofline = np.maximum(arithmetic, memory)
+            roofline = np.maximum(arithmetic, memory) * self._times_computed_o(cell)
             roofline = roofline + launch if is_processor(cell.kind) else np.maximum(roofline, launch)
             rows.append(_prefix(self.profiled.seconds(cell, way, roofline, exchange)))
         return np.array(rows)

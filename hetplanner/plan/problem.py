@@ -199,6 +199,11 @@ class Problem(Noun):
         return max((group.degree for group in self.groups or () if group.sharding != "tensor"), default=0)
 
     @property
+    def layer_members(self) -> int:
+        """Devices of the largest group that divides layers; 1 where none does."""
+        return max((group.degree for group in self.groups or () if group.sharding == "tensor"), default=1)
+
+    @property
     def whole_weights(self) -> int:
         """Devices of the largest group whose members keep whole weights (ZeRO 2); 0 where none does."""
         return max((group.degree for group in self.groups or () if group.sharding == "zero2"), default=0)

@@ -17,6 +17,9 @@ Sharding = Literal["tensor", "zero2", "zero3"]
 SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
 SHARDING_WORDS: dict[Sharding, str] = {"tensor": "tensor parallelism", "zero2": "ZeRO 2", "zero3": "ZeRO 3"}
 
+MOST_WHOLE = 0.5
+"""Of a captured model's arithmetic: what every device of a group may compute where they divide its layers."""
+
 
 def why_not(workload: Workload, degree: int, sharding: Sharding = "tensor") -> str:
     """Why so many devices cannot share a workload's layers or samples, with what can; '' if they can."""
@@ -35,7 +38,17 @@ def why_not(workload: Workload, degree: int, sharding: Sharding = "tensor") -> s
 
 
 def _why_no_calls(workload: Workload, degree: int) -> str:
-    return ""
+    """Of a captured model, whose products and heads its calls tell."""
+    computed = workload.whole_shares(degree).computed
+    flops = {op.name: op.forward_flops * computed.get(op.name, 1.0) for op in workload.graph.ops}
+    share = sum(flops.values()) / max(1.0, sum(op.forward_flops for op in workload.graph.ops))
+    if share <= MOST_WHOLE:
+        return ""
+    fitting = next((fewer for fewer in DEGREES[-1:0:-1] if fewer < degree and not _why_no_calls(workload, fewer)), 1)
+    return (
+        f"{workload.name!r:.60} is a captured model, and each device would compute {share:.0%} of it, most in "
+        f"{max(flops, key=flops.__getitem__)!r:.80}; use degree {fitting}, or sharding zero2 or zero3"
+    )
 
 
 def _why_no_layers(workload: Workload, degree: int) -> str:

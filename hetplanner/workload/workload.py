@@ -11,6 +11,7 @@ from hetplanner.schema import Name, Noun, Text
 from hetplanner.units import short_count
 from hetplanner.workload.capturing.division import Division, divide
 from hetplanner.workload.capturing.samples import check_numbers, for_samples, why_undivided
+from hetplanner.workload.capturing.whole_shares import WholeShares, whole_shares
 from hetplanner.workload.fine_tuning import Adapters, FineTuning, adapted_layers
 from hetplanner.workload.model import OpGraph
 from hetplanner.workload.optimizers import OptimizerName
@@ -149,8 +150,19 @@ class Workload(Noun):
             self._divisions[degree] = divide(self.program, degree)
         return self._divisions[degree]
 
+    def whole_shares(self, degree: int) -> WholeShares:
+        """What each of so many devices computes and keeps of a captured model whose layers they divide."""
+        assert self.program is not None
+        if degree not in self._whole_shares:
+            self._whole_shares[degree] = whole_shares(self.program, self.division(degree))
+        return self._whole_shares[degree]
+
     @cached_property
     def _divisions(self) -> dict[int, Division]:
+        return {}
+
+    @cached_property
+    def _whole_shares(self) -> dict[int, WholeShares]:
         return {}
 
     @cached_property

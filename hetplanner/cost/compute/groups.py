@@ -116,14 +116,14 @@ def repeated_bytes(workload: Workload, state_bytes: float, sharding: Sharding = 
         sharding: what the members divide.
     """
     shape = workload.transformer
-    if shape is None and (workload.program is None or sharding == "tensor"):
+    if shape is None and workload.program is None:
         return 0.0
     tokens = workload.micro_batch * workload.seq_len
     hidden_state = _between_layers(workload) if shape is None else tokens * shape.hidden
     drawn = DRAWN_BYTES * hidden_state if shape is None or shape.dropout else 0.0
     if sharding == "tensor":
-        assert shape is not None
-        repeated = (2 * shape.layers + 1) * shape.hidden * (2 if shape.family == "gpt2" else 1)
+        # Of a captured model what is repeated is counted op by op, see `CostTables`.
+        repeated = (2 * shape.layers + 1) * shape.hidden * (2 if shape.family == "gpt2" else 1) if shape else 0
         whole = MESSAGES + GATHERED
     else:
         repeated = sum(op.num_params for op in workload.graph.ops) - int(matrices_o(workload)[0].sum())

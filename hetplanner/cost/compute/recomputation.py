@@ -34,6 +34,7 @@ class Recomputation:
     Args:
         workload: a captured model has no layers: each of its stages is one segment.
         members: of the largest group that divides samples: each gathers the matrix of a product; 0 where none does.
+        times_o: by op, how often its tensors are there.
 
     Attributes:
         input_bytes_O: of one micro-batch's input of a segment that begins there, in float32.
@@ -43,7 +44,7 @@ class Recomputation:
         update_o: bytes that the optimizer's step of each op needs beside its states, when nothing is kept.
     """
 
-    def __init__(self, workload: Workload, members: int = 0) -> None:
+    def __init__(self, workload: Workload, members: int = 0, times_o: FloatArray | float = 1.0) -> None:
         ops = workload.graph.ops
         self.input_bytes_O = np.array(workload.boundary_elements, dtype=np.float64) * FLOAT_BYTES
         begins = [workload.program is None and one.layer != two.layer for one, two in pairwise(ops)]
@@ -54,7 +55,7 @@ class Recomputation:
         self._kept_O = _prefix(np.array([op.activation_bytes for op in ops], dtype=np.float64) * workload.micro_batch)
         largest_o = np.array([op.largest_weight for op in ops], dtype=np.float64)
         of_weight_o = np.array([FLOAT_BYTES if op.kind == "embedding" else workload.dtype_bytes for op in ops])
-        working_o = np.array([op.working_bytes for op in ops], dtype=np.float64) * workload.micro_batch
+        working_o = np.array([op.working_bytes for op in ops], dtype=np.float64) * workload.micro_batch * times_o
         if members:
             gathering_o = gathering_bytes_o(workload, members)
             self.working_o = working_o + np.maximum(largest_o * summing_bytes(members), gathering_o)

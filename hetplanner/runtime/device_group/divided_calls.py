@@ -13,15 +13,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (torch's own convention)
 
+from hetplanner.runtime.device_group.cross_entropy import summed_cross_entropy
 from hetplanner.runtime.device_group.group import DeviceGroup, Piece, block_ranges, joined, part_range
+from hetplanner.runtime.device_group.regathering import Regathering
 from hetplanner.runtime.model.precision import lowered
 from hetplanner.workload.capturing.division import Step
 
 Ranges = Sequence[tuple[int, int]]
 
 
-def step_call(step: Step, group: DeviceGroup) -> Callable[..., Tensor]:
-    """What a member calls for a step, with the arguments that its node has."""
+def step_call(
+    step: Step, group: DeviceGroup, regathering: Regathering, *, feeds_products: bool = False
+) -> Callable[..., Tensor]:
+    """What a member calls for a step, with the arguments that its node has.
+
+    Args:
+        step: of the program.
+        group: the member's.
+        regathering: what keeps tokens that are collected.
+        feeds_products: whether only products read the value, which autocast lowers anyway.
+    """
     ranges = block_ranges(step.blocks, group.index, group.degree)
     piece = Piece(step.shape, step.axis, step.blocks)
 
@@ -60,12 +71,20 @@ def step_call(step: Step, group: DeviceGroup) -> Callable[..., Tensor]:
         return summed(found * is_here[..., None])
 
     def collect(part: Tensor) -> Tensor:
+        if feeds_products and torch.is_autocast_enabled(part.device.type):
+            part = part.to(torch.get_autocast_dtype(part.device.type))
         out: Tensor = _Collect.apply(part, piece, group, step.kind == "whole")
+        regathering.note(out, part, lambda own: _collected(own, piece, group))
         return out
+
+    def loss(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
+        first_word = part_range(step.blocks[0], group.index, group.degree)[0]
+        logits_NV = logits_NV.clone()  # it is overwritten
+        return summed_cross_entropy(logits_NV, labels_N, first_word, group)
 
     calls: dict[str, Callable[..., Tensor]] = {
         "enter": enter, "own part": own_part, "sum": total, "gather": gather, "rows": rows, "collect": collect,
-        "whole": collect,
+        "whole": collect, "loss": loss,
     }  # fmt: skip
     return calls[step.kind]
 

@@ -186,18 +186,18 @@ def make_shards(
         group: the member's.
     """
     shape = workload.transformer
-    division = workload.division(group.degree) if shape is None and not group.divides_samples else None
+    division = None if shape is not None or group.divides_samples else workload.division(group.degree)
     found, end = [], 0
     for _, weight in weights:
         op = workload.graph.ops[weight.op_index]
         name = weight.name.removeprefix(op.name + ".")
         if group.divides_samples:
             axis, ranges = 0, _own_rows(name, weight.shape, group)
-        elif division is not None:
-            axis, blocks = division.weights.get(weight.name, (0, ()))
-            ranges = tuple(block_ranges(blocks, group.index, group.degree))
-        else:
+        elif shape is not None:
             axis, ranges = _division(op.kind, name, weight.shape, shape, group)
+        else:
+            axis, blocks = division.weights.get(weight.name, (0, ())) if division is not None else (0, ())
+            ranges = tuple(block_ranges(blocks, group.index, group.degree))
         own_shape = weight.shape
         if ranges:
             own_shape = (*weight.shape[:axis], sum(b - a for a, b in ranges), *weight.shape[axis + 1 :])

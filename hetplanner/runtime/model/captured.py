@@ -7,6 +7,7 @@ built. A random call draws from (seed, step, micro-batch, its name): the same wh
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
@@ -16,8 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from hetplanner.runtime.device_group import sharded_weights
+from hetplanner.runtime.device_group.cross_entropy import count_correct
 from hetplanner.runtime.device_group.divided_calls import step_call, take
-from hetplanner.runtime.device_group.group import ALONE, DeviceGroup, block_ranges
+from hetplanner.runtime.device_group.group import ALONE, DeviceGroup, block_ranges, part_range
+from hetplanner.runtime.device_group.regathering import Regathering
 from hetplanner.runtime.device_group.shards import has_own_rows
 from hetplanner.runtime.model.aten import DTYPES, AtenCall, aten_call, drawing
 from hetplanner.runtime.model.initial import fill_program_weight
@@ -28,7 +31,7 @@ from hetplanner.weights.names import EXPERTS_NDIM
 from hetplanner.workload.calls import CASTING_CALLS, EVALUATED_WITH, RANDOM_CALLS, STATISTICS_CALLS
 from hetplanner.workload.capturing.division import Step
 from hetplanner.workload.capturing.layouts import Layout
-from hetplanner.workload.capturing.samples import for_samples
+from hetplanner.workload.capturing.samples import RESHAPES, for_samples
 from hetplanner.workload.program import Buffer, Node, Program, references
 from hetplanner.workload.workload import Workload
 
@@ -104,6 +107,7 @@ class ProgramStage:
         self.program, self.device, self.group = workload.program, device, group
         self._whole_shapes = self.program.shape_of
         self._member_steps, self._layouts = dict[str, Step](), dict[str, Layout]()
+        self._regathering = Regathering()
         if group.divides_samples:
             self.program = for_samples(self.program, self.program.micro_batch // group.degree)
         elif group.tensor_degree > 1:
@@ -115,7 +119,7 @@ class ProgramStage:
         self._outputs = [t.node for t in crossing_tensors(workload, end_op)]
         if end_op == len(workload.graph.ops):
             self._outputs = [self.program.loss]
-        self._compared = _compared(self.program) if self._outputs == [self.program.loss] else []
+        self._compared = _compared(workload.program) if self._outputs == [self.program.loss] else []
         read = {reference for node in self._nodes for reference in references(node)}
         self.reads = frozenset(name for kind, name in read if kind == "batch")
         self._places = _Places()
@@ -180,7 +184,9 @@ class ProgramStage:
     def _bound(self, node: Node, *, training: bool) -> tuple[Callable[..., Any], _Pick]:
         """The function of a call, and how it takes its arguments from the values."""
         if node.name in self._member_steps:
-            return step_call(self._member_steps[node.name], self.group), self._places.pick(list(node.args))
+            step, feeds_products = self._member_steps[node.name], self._feeds_products(node.name)
+            function = step_call(step, self.group, self._regathering, feeds_products=feeds_products)
+            return function, self._places.pick(list(node.args))
         call = aten_call(node.call)
         given = _by_name(node, call)
         if not training:
@@ -210,6 +216,13 @@ class ProgramStage:
         elif node.call in CASTING_CALLS and self._casts and not any(rows):
             function = self._lowering(function)
         return function, self._places.pick(arguments)
+
+    def _feeds_products(self, name: str) -> bool:
+        """Whether only products that autocast lowers read a value, or another shape of it."""
+        users = [node for node in self._nodes if ("node", name) in references(node)]
+        return name not in self._outputs and all(
+            node.call in CASTING_CALLS or (node.call in RESHAPES and self._feeds_products(node.name)) for node in users
+        )
 
     def _rows_of(self, arguments: list[Any]) -> list[Any]:
         """By argument, how many rows a matrix has of which this member holds some, else None; lists as they are."""
@@ -366,17 +379,25 @@ class ProgramStage:
         """Performs the calls."""
         env = self._env(inputs, batch)
         self._key, self._again = key or _EVALUATION, again
-        for function, pick, place, dead in self._steps[key is not None]:
-            env[place] = function(*pick(env))
-            for i in dead:
-                env[i] = None
+        with self._regathering.saving() if self._member_steps else nullcontext():
+            for function, pick, place, dead in self._steps[key is not None]:
+                env[place] = function(*pick(env))
+                for i in dead:
+                    env[i] = None
         found = [env[place] for place in self._output_places]
         if key is None and self._compared:
             logits, targets = (env[self._places.of(*reference)] for reference in self._compared)
-            found.append((logits.argmax(dim=1) == targets).sum())
+            found.append(self._count_correct(logits, targets))
         if self._outputs == [self.program.loss]:
             found = [sharded_weights.over_samples(number, self.group) for number in found]
         return found
+
+    def _count_correct(self, logits: Tensor, targets: Tensor) -> Tensor:
+        step = self._member_steps.get(self.program.loss)
+        if step is None:
+            return logits.argmax(dim=1).eq(targets).sum()
+        first_word = part_range(step.blocks[0], self.group.index, self.group.degree)[0]
+        return count_correct(logits, targets, first_word, self.group)
 
     def value_of(self, node: str, batch: Sequence[Tensor | None]) -> Tensor:
         """What a call of a whole model gives in evaluation."""

@@ -254,5 +254,6 @@ def own_pieces(workload: Workload, boundary: int, group: DeviceGroup) -> list[Pi
     pieces = []
     for crossing in found:
         layout = layouts.get(crossing.node)
-        pieces.append(Piece(crossing.shape, layout and layout.axis, layout.blocks if layout else ()))
+        piece = Piece(crossing.shape, None)
+        pieces.append(piece if layout is None else piece._replace(axis=layout.axis, blocks=layout.blocks))
     return pieces

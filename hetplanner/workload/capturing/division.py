@@ -21,20 +21,24 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal
 
-from hetplanner.workload.capturing.layouts import Divided, Layout, MixedError, divided, local_shape
+from hetplanner.workload.capturing.layouts import Divided, Layout, MixedError, divided, is_even, local_shape
 from hetplanner.workload.program import FLOAT_TYPES, Node, Program, Shape, references
+from hetplanner.workload.task import IGNORED
 
-Exchange = Literal["enter", "own part", "sum", "gather", "rows", "collect", "whole"]
+Exchange = Literal["enter", "own part", "sum", "gather", "rows", "collect", "whole", "loss"]
 """What members do between calls: begin a divided part (gradients are added up); take their part of a value; add up
 their values; gather them; look up words of which each has some; gather tokens to begin a divided part; gather tokens
-for a call that every member performs."""
+for a call that every member performs; compute a cross-entropy of divided logits."""
 TOKENS = frozenset[str]()
 """Sources of a value that is divided by tokens."""
 _NUMBER = re.compile(r"[0-9]+")
 LARGE_SHARE = 0.02
 """Of a model's weights: a table or head of at least so much is divided by words."""
 TURNS = ("numpy_T.default", "t.default")
-TAKES = "index.Tensor"
+TAKES, LOSS = "index.Tensor", "cross_entropy_loss.default"
+SUMMED = 2
+"""Of a loss, its argument `reduction`."""
+MATRIX_NDIM = 2
 EXPERTS_NDIM = BY_SAMPLE_NDIM = 3
 
 
@@ -268,6 +272,8 @@ class _Pass:
             return
         if node.call == "embedding.default" and self._add_table(node):
             return
+        if node.call == LOSS and self._add_loss(node):
+            return
         if node.call == "getitem":
             self._add_item(node)
         elif not self._reads_divided(node):
@@ -286,7 +292,8 @@ class _Pass:
 
     def _add_divided(self, node: Node, found: Divided) -> None:
         for layout in found.layouts:
-            if node.name == self.program.loss or any(block % self.degree for block in layout.blocks):
+            may_be_uneven = layout.sources and all(self._is_large(source) for source in layout.sources)
+            if node.name == self.program.loss or not (may_be_uneven or is_even(layout, self.degree)):
                 raise MixedError(layout.sources)
         if node.shape is None:
             self._several[node.name] = found.layouts
@@ -361,7 +368,7 @@ class _Pass:
             return False
         sources = frozenset((node.name,))
         blocks = self.choices.blocks.get(node.name, (rows,))
-        if not is_gathered and any(block % self.degree for block in blocks):
+        if not is_gathered and any(block % self.degree for block in blocks) and not self._is_large(node.name):
             raise MixedError(sources)
         self._divide(product.name, product.rows, blocks, node, sources)
         if isinstance(bias, dict) and "parameter" in bias:
@@ -413,6 +420,16 @@ class _Pass:
             (weight, index, *padding[:1]),
             Step("rows", node.shape or (), node.op, 0, (shape[0],), out=self._by_tokens(node.shape or ())),
         )
+        return True
+
+    def _add_loss(self, node: Node) -> bool:
+        """A cross-entropy; whether it is one of divided logits."""
+        logits, targets, *more = node.args
+        layout, shape = self.layout(logits), self.shape(logits) or ()
+        is_known = more in ([None, SUMMED], [None, SUMMED, IGNORED]) and not node.kwargs and not self.layout(targets)
+        if layout is None or not is_known or len(shape) != MATRIX_NDIM or (layout.axis, len(layout.blocks)) != (1, 1):
+            return False
+        self._add_step(node, (logits, targets), Step("loss", shape, node.op, 1, layout.blocks))
         return True
 
     def _divide(self, name: str, axis: int, blocks: tuple[int, ...], node: Node, sources: frozenset[str]) -> None:

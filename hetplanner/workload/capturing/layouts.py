@@ -40,6 +40,11 @@ class Layout:
         return sum(self.blocks)
 
 
+def is_even(layout: Layout, degree: int) -> bool:
+    """Whether all members' parts are equal."""
+    return all(block % degree == 0 for block in layout.blocks)
+
+
 class MixedError(Exception):
     """A call computes with elements of several members.
 
@@ -167,7 +172,7 @@ def _reshaped(node: Node, values: Values) -> Divided:
     layout, shape = _first(node, values)
     assert node.shape is not None
     out = reshaped(layout, shape, node.shape, values.degree)
-    return Divided((out,), (node.args[0], list(local_shape(node.shape, out, values.degree))), {}, "reshape.default")
+    return Divided((out,), (node.args[0], _own_sizes(node.shape, out)), {}, "reshape.default")
 
 
 def reshaped(layout: Layout, shape: Shape, out: Shape, degree: int) -> Layout:
@@ -181,7 +186,8 @@ def reshaped(layout: Layout, shape: Shape, out: Shape, degree: int) -> Layout:
             before, unit = prod(out[out_dims.start : axis]), prod(out[axis + 1 : out_dims.stop])
             pattern = flat[: len(flat) // before]
             is_repeated = len(flat) % before == 0 and flat == pattern * before
-            if is_repeated and all(block % (unit * degree) == 0 for block in pattern):
+            is_kept = len(dims) == len(out_dims) == 1
+            if is_kept or (is_repeated and all(block % (unit * degree) == 0 for block in pattern)):
                 return Layout(axis, tuple(block // unit for block in pattern), layout.sources)
         for axis in out_dims:
             before = prod(out[out_dims.start : axis])
@@ -211,7 +217,7 @@ def _shared_axes(shape: Shape, out: Shape) -> list[tuple[range, range]]:
 
 
 def local_shape(shape: Shape, layout: Layout | None, degree: int) -> Shape:
-    """Of a member's part."""
+    """Of a member's part; where parts are unequal, of the smaller."""
     if layout is None:
         return shape
     return tuple(size // degree if axis == layout.axis else size for axis, size in enumerate(shape))
@@ -264,7 +270,12 @@ def _expanded(node: Node, values: Values) -> Divided:
     assert node.shape is not None
     axis = layout.axis + len(node.shape) - len(shape)
     out = Layout(axis, layout.blocks, layout.sources)
-    return Divided((out,), (node.args[0], list(local_shape(node.shape, out, values.degree))))
+    return Divided((out,), (node.args[0], _own_sizes(node.shape, out)))
+
+
+def _own_sizes(shape: Shape, layout: Layout) -> list[int]:
+    """Sizes of any member's part, as calls take them: -1 for what it has along the axis."""
+    return [-1 if axis == layout.axis else size for axis, size in enumerate(shape)]
 
 
 def _sliced(node: Node, values: Values) -> Divided:
@@ -277,7 +288,7 @@ def _sliced(node: Node, values: Values) -> Divided:
         min(size, cut if cut >= 0 else max(0, cut + size))
         for cut in (_argument(node, 2, "start", 0) or 0, _default(_argument(node, 3, "end"), size))
     )
-    if step != 1:
+    if step != 1 or not is_even(layout, values.degree):
         raise MixedError(layout.sources)
     (blocks,) = _cut(layout, (first, end), size)[1:2] or ((),)
     args = (node.args[0], axis, first // values.degree, end // values.degree)
@@ -319,6 +330,8 @@ def _split(node: Node, values: Values) -> Divided:
     )
     if axis != layout.axis:
         return Divided((layout,) * len(each), node.args, node.kwargs)
+    if not is_even(layout, values.degree):
+        raise MixedError(layout.sources)
     cuts = [sum(each[:i]) for i in range(1, len(each))]
     layouts = tuple(Layout(axis, blocks, layout.sources) for blocks in _cut(layout, cuts, size))
     own = [part // values.degree for part in each]

@@ -30,7 +30,7 @@ CAPTURED = [
 ]
 ADAPTERS = Adapters(rank=4, alpha=8.0, targets=("c_attn",))
 FROZEN = Case("gpt2", "float32", "all", 1, more=(("hidden", 512),), adapters=ADAPTERS)
-"""Not for tensor parallelism, which adapters refuse, as captured models do."""
+"""Not for tensor parallelism, which adapters refuse."""
 TOO_MUCH, TOO_LITTLE = 1.1, 0.94
 TRIES = 2
 REPLICAS = (1, 2)
@@ -39,8 +39,8 @@ REPLICAS = (1, 2)
 
 def cases_of(sharding: Sharding) -> list[tuple[Case, int]]:
     """Each with its number of replicas."""
-    cases = [(case, replicas) for case in CASES for replicas in REPLICAS]
-    return cases if sharding == "tensor" else [*cases, (FROZEN, 1), *((case, 1) for case in CAPTURED)]
+    cases = [(case, replicas) for case in CASES for replicas in REPLICAS] + [(case, 1) for case in CAPTURED]
+    return cases if sharding == "tensor" else [*cases, (FROZEN, 1)]
 
 
 def counted_by_member(port: int, index: int, degree: int, sharding: Sharding, answers: "mp.Queue[list[int]]") -> None:

@@ -18,6 +18,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.device_group.group import ALONE, DeviceGroup
 from hetplanner.runtime.measure.live_bytes import LiveBytes
 from hetplanner.runtime.model.build import Batch, StageModel
+from hetplanner.runtime.model.layout import own_pieces
 from hetplanner.runtime.model.stage import StageRunner
 from hetplanner.runtime.rng import RngKey
 from hetplanner.runtime.train.optimizers import StageOptimizer
@@ -94,7 +95,7 @@ def counted(case: Case, group: DeviceGroup = ALONE, replicas: int = 1) -> int:
     optimizer = StageOptimizer(workload, first, end, TrainConfig(), model.flat, model.flat_grad, weights, shard=shard)
     given = [model.flat, model.flat_grad, model.frozen, *optimizer.states.values()]
     tokens = torch.randint(0, 4000, (2, workload.micro_batch, workload.seq_len))
-    sizes = [workload.boundary_elements[boundary] // group.degree for boundary in (first, end)]
+    sizes = [sum(group.sizes_of(own_pieces(workload, boundary, group), group.index)) for boundary in (first, end)]
     live = LiveBytes()
     live.leave_out(*given, tokens)
     with live:
