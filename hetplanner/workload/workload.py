@@ -9,7 +9,8 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from hetplanner.dtypes import DTYPE_BYTES, DType
 from hetplanner.schema import Name, Noun, Text
 from hetplanner.units import short_count
-from hetplanner.workload.capturing.division import Division, divide
+from hetplanner.workload.capturing.dividing import divide
+from hetplanner.workload.capturing.division import Division
 from hetplanner.workload.capturing.samples import check_numbers, for_samples, why_undivided
 from hetplanner.workload.capturing.whole_shares import WholeShares, whole_shares
 from hetplanner.workload.fine_tuning import Adapters, FineTuning, adapted_layers

@@ -16,6 +16,8 @@ from typing import Any, Protocol
 from hetplanner.workload.calls import ELEMENTWISE_CALLS
 from hetplanner.workload.program import Node, Shape
 
+MAX_BLOCKS = 4096
+"""Along an axis; what needs more is not divided."""
 FIRST_HEADS_AXIS = -3
 """Behind it are tokens and the width of a head."""
 
@@ -130,6 +132,13 @@ def _first(node: Node, values: Values) -> tuple[Layout, Shape]:
     return layout, shape
 
 
+def _shape(node: Node, values: Values) -> Shape:
+    """Of a call's value."""
+    if node.shape is None:
+        raise MixedError(sources_of(node, values))
+    return node.shape
+
+
 def _axis(number: Any, shape: Shape) -> int:
     return int(number) % max(1, len(shape))
 
@@ -162,17 +171,17 @@ def _beside(operand: Any, values: Values, out: Layout, ndim: int) -> Any:
 
 
 def _elementwise(node: Node, values: Values) -> Divided:
-    if node.shape is None or any(values.shape(value) is not None for value in node.kwargs.values()):
+    if any(values.shape(value) is not None for value in node.kwargs.values()):
         raise MixedError(sources_of(node, values))
-    layout, args = _broadcast(node, values, node.args, len(node.shape))
+    layout, args = _broadcast(node, values, node.args, len(_shape(node, values)))
     return Divided((layout,), tuple(args), node.kwargs)
 
 
 def _reshaped(node: Node, values: Values) -> Divided:
     layout, shape = _first(node, values)
-    assert node.shape is not None
-    out = reshaped(layout, shape, node.shape, values.degree)
-    return Divided((out,), (node.args[0], _own_sizes(node.shape, out)), {}, "reshape.default")
+    sizes = _shape(node, values)
+    out = reshaped(layout, shape, sizes, values.degree)
+    return Divided((out,), (node.args[0], _own_sizes(sizes, out)), {}, "reshape.default")
 
 
 def reshaped(layout: Layout, shape: Shape, out: Shape, degree: int) -> Layout:
@@ -181,7 +190,10 @@ def reshaped(layout: Layout, shape: Shape, out: Shape, degree: int) -> Layout:
         if layout.axis not in dims:
             continue
         behind = prod(shape[layout.axis + 1 : dims.stop])
-        flat = tuple(block * behind for block in layout.blocks) * prod(shape[dims.start : layout.axis])
+        times = prod(shape[dims.start : layout.axis])
+        if len(layout.blocks) * times > MAX_BLOCKS:
+            break
+        flat = tuple(block * behind for block in layout.blocks) * times
         for axis in out_dims:
             before, unit = prod(out[out_dims.start : axis]), prod(out[axis + 1 : out_dims.stop])
             pattern = flat[: len(flat) // before]
@@ -191,7 +203,7 @@ def reshaped(layout: Layout, shape: Shape, out: Shape, degree: int) -> Layout:
                 return Layout(axis, tuple(block // unit for block in pattern), layout.sources)
         for axis in out_dims:
             before = prod(out[out_dims.start : axis])
-            if len(flat) == 1 and before > 1 and out[axis] % degree == 0:
+            if len(flat) == 1 and 1 < before <= MAX_BLOCKS and out[axis] % degree == 0:
                 raise MixedError(layout.sources, (flat[0] // before,) * before)
     raise MixedError(layout.sources)
 
@@ -267,10 +279,9 @@ def _without_axis(node: Node, values: Values) -> Divided:
 
 def _expanded(node: Node, values: Values) -> Divided:
     layout, shape = _first(node, values)
-    assert node.shape is not None
-    axis = layout.axis + len(node.shape) - len(shape)
-    out = Layout(axis, layout.blocks, layout.sources)
-    return Divided((out,), (node.args[0], _own_sizes(node.shape, out)))
+    sizes = _shape(node, values)
+    out = Layout(layout.axis + len(sizes) - len(shape), layout.blocks, layout.sources)
+    return Divided((out,), (node.args[0], _own_sizes(sizes, out)))
 
 
 def _own_sizes(shape: Shape, layout: Layout) -> list[int]:
@@ -323,11 +334,11 @@ def _split(node: Node, values: Values) -> Divided:
     size = shape[axis]
     if node.call == "chunk.default":
         sizes = -(-size // sizes)
-    each = (
-        list(sizes)
-        if isinstance(sizes, list | tuple)
-        else [sizes] * (size // sizes) + [size % sizes] * (size % sizes > 0)
-    )
+    if isinstance(sizes, int):
+        if size > sizes * MAX_BLOCKS:
+            raise MixedError(layout.sources)
+        sizes = [min(sizes, size - first) for first in range(0, size, sizes)]
+    each = list(sizes)
     if axis != layout.axis:
         return Divided((layout,) * len(each), node.args, node.kwargs)
     if not is_even(layout, values.degree):
@@ -340,22 +351,21 @@ def _split(node: Node, values: Values) -> Divided:
 
 def _joined(node: Node, values: Values) -> Divided:
     """cat, along another axis than the divided one"""
-    assert node.shape is not None
-    axis = _axis(_argument(node, 1, "dim", 0), node.shape)
+    out_shape = _shape(node, values)
+    axis = _axis(_argument(node, 1, "dim", 0), out_shape)
     sources = sources_of(node, values)
     known = [layout for part in node.args[0] if (layout := values.layout(part)) is not None]
     if len({(part.axis, part.blocks) for part in known}) != 1 or known[0].axis == axis:
         raise MixedError(sources)
     out = Layout(known[0].axis, known[0].blocks, sources)
-    parts = [_beside(part, values, out, len(node.shape)) for part in node.args[0]]
+    parts = [_beside(part, values, out, len(out_shape)) for part in node.args[0]]
     return Divided((out,), (parts, *node.args[1:]), node.kwargs)
 
 
 def _stacked(node: Node, values: Values) -> Divided:
-    assert node.shape is not None
-    axis = _axis(_argument(node, 1, "dim", 0), node.shape)
-    ndim = len(node.shape) - 1
-    layout, parts = _broadcast(node, values, node.args[0], ndim)
+    out_shape = _shape(node, values)
+    axis = _axis(_argument(node, 1, "dim", 0), out_shape)
+    layout, parts = _broadcast(node, values, node.args[0], len(out_shape) - 1)
     out = Layout(layout.axis + (axis <= layout.axis), layout.blocks, layout.sources)
     return Divided((out,), (parts, *node.args[1:]), node.kwargs)
 
@@ -432,10 +442,9 @@ def _attention(node: Node, values: Values) -> Divided:
 
 def _product(node: Node, values: Values) -> Divided:
     """matmul, bmm and baddbmm: divided in front of rows and columns."""
-    if node.shape is None:
-        raise MixedError(sources_of(node, values))
-    layout, args = _broadcast(node, values, node.args, len(node.shape))
-    if layout.axis > len(node.shape) + FIRST_HEADS_AXIS:
+    ndim = len(_shape(node, values))
+    layout, args = _broadcast(node, values, node.args, ndim)
+    if layout.axis > ndim + FIRST_HEADS_AXIS:
         raise MixedError(layout.sources)
     return Divided((layout,), tuple(args), node.kwargs)
 
