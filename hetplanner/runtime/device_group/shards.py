@@ -101,10 +101,13 @@ class Shard:
             return
         outer, stride = prod(self.whole.shape[: self.axis]), prod(self.whole.shape[self.axis :])
         inner, own = stride // self.whole.shape[self.axis], self.own.first
-        for first, end in self.ranges:
-            width = (end - first) * inner
-            yield Block(own, self.whole.first + first * inner, outer, width, stride)
-            own += outer * width
+        # Several ranges of columns lie beside one another in each of the member's rows.
+        rows, times = (1, outer) if len(self.ranges) > 1 else (outer, 1)
+        for row in range(times):
+            for first, end in self.ranges:
+                width = (end - first) * inner
+                yield Block(own, self.whole.first + row * stride + first * inner, rows, width, stride)
+                own += rows * width
 
     def pieces(self, whole: Tensor, own: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Views of the same numbers in both flat buffers, the whole's first."""
@@ -133,6 +136,17 @@ def own_ranges(shards: Sequence[Shard], ranges: Sequence[tuple[int, int]]) -> It
                 begin, stop = block.range_of(first, end)
                 if stop > begin:
                     yield shard, block, begin, stop
+
+
+def own_elements(shards: Sequence[Shard], ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The same as ranges of the member's buffer, neighbours joined; arguments as of :func:`own_ranges`."""
+    found: list[tuple[int, int]] = []
+    for _, _, first, end in own_ranges(shards, ranges):
+        if found and found[-1][1] == first:
+            found[-1] = found[-1][0], end
+        else:
+            found.append((first, end))
+    return tuple(found)
 
 
 @torch.no_grad()

@@ -119,7 +119,9 @@ class ProgramStage:
         self._outputs = [t.node for t in crossing_tensors(workload, end_op)]
         if end_op == len(workload.graph.ops):
             self._outputs = [self.program.loss]
-        self._compared = _compared(workload.program) if self._outputs == [self.program.loss] else []
+        self._compared: list[tuple[str, str]] = []
+        if self._outputs == [self.program.loss] and _compares_logits(workload.program):
+            self._compared = references(_loss_of(self.program))[:2]
         read = {reference for node in self._nodes for reference in references(node)}
         self.reads = frozenset(name for kind, name in read if kind == "batch")
         self._places = _Places()
@@ -438,12 +440,16 @@ def _nodes_of(workload: Workload, program: Program, first_op: int, end_op: int) 
     return chosen[::-1]
 
 
-def _compared(program: Program) -> list[tuple[str, str]]:
-    """The logits [N, C] and the targets [N] of a loss that is a cross-entropy; nothing where it is another."""
-    loss = next(node for node in program.nodes if node.name == program.loss)
+def _loss_of(program: Program) -> Node:
+    return next(node for node in program.nodes if node.name == program.loss)
+
+
+def _compares_logits(program: Program) -> bool:
+    """Whether the loss is a cross-entropy of logits [N, C] and targets [N]."""
+    loss = _loss_of(program)
     found = references(loss)[:2]
     is_known = loss.call == "cross_entropy_loss.default" and len(found) == 2 and found[0][0] == "node"
-    return list(found) if is_known and len(program.shape_of.get(found[0][1], ())) == 2 else []
+    return is_known and len(program.shape_of.get(found[0][1], ())) == 2
 
 
 def _by_name(node: Node, call: AtenCall) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from hetplanner.plan.reducers.groups import ReductionGroup
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.comm.wire import CPU
 from hetplanner.runtime.device_group.group import ALONE, DeviceGroup
-from hetplanner.runtime.device_group.shards import own_ranges
+from hetplanner.runtime.device_group.shards import own_elements
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.model.stage import StageRunner
 from hetplanner.runtime.train.optimizers import StageOptimizer
@@ -44,7 +44,7 @@ class Chunk:
         weights = model.weights if group.degree > 1 else None
         shard = shard_ranges(plan, plan.rank_at(*place), place[0]) if plan.zero else None
         if shard is not None and group.degree > 1:
-            shard = tuple((first, end) for _, _, first, end in own_ranges(model.shards, shard))
+            shard = own_elements(model.shards, shard)
         return Chunk(
             *place,
             model,
@@ -82,7 +82,7 @@ class Chunk:
         if model.group.degree == 1:
             return [model.flat_grad[first:end]]
         shards = [shard for shard in model.shards if model.group.is_leader or not shard.is_repeated]
-        return [model.flat_grad[begin:stop] for _, _, begin, stop in own_ranges(shards, [(first, end)])]
+        return [model.flat_grad[begin:stop] for begin, stop in own_elements(shards, [(first, end)])]
 
 
 def build_chunks(

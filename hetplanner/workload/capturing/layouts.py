@@ -277,6 +277,16 @@ def _without_axis(node: Node, values: Values) -> Divided:
     return Divided((Layout(axis, layout.blocks, layout.sources),), node.args, node.kwargs)
 
 
+def _unbound(node: Node, values: Values) -> Divided:
+    """unbind"""
+    layout, shape = _first(node, values)
+    gone = _axis(_argument(node, 1, "dim", 0), shape)
+    if gone == layout.axis or shape[gone] > MAX_BLOCKS:
+        raise MixedError(layout.sources)
+    one = Layout(layout.axis - (gone < layout.axis), layout.blocks, layout.sources)
+    return Divided((one,) * shape[gone], node.args, node.kwargs)
+
+
 def _expanded(node: Node, values: Values) -> Divided:
     layout, shape = _first(node, values)
     sizes = _shape(node, values)
@@ -468,6 +478,7 @@ RULES: dict[str, Rule] = {
     "transpose.int": _transposed,
     "permute.default": _permuted,
     "unsqueeze.default": _with_axis,
+    "unbind.int": _unbound,
     "expand.default": _expanded,
     "slice.Tensor": _sliced,
     "cat.default": _joined,

@@ -8,11 +8,14 @@ from hetplanner.runtime.device_group.shards import Shard, make_shards, own_range
 from hetplanner.runtime.model.layout import stage_weights
 from hetplanner.workload.tensor_degrees import Sharding
 from hetplanner.workload.workload import Workload
+from tests.support.models.architectures import captured
 from tests.support.plans.factories import small_gpt
 
 MODELS = {
-    "gpt": small_gpt(vocab=258, heads=4, ffn=66),
-    "llama": small_gpt(family="llama", heads=4, kv_heads=2, tie_embeddings=False),
+    "gpt": lambda: small_gpt(vocab=258, heads=4, ffn=66),
+    "llama": lambda: small_gpt(family="llama", heads=4, kv_heads=2, tie_embeddings=False),
+    "captured, several ranges of columns": lambda: captured("gpt2"),
+    "captured, experts": lambda: captured("mixtral"),
 }
 
 
@@ -33,7 +36,7 @@ def shares(shards: tuple[Shard, ...], ranges: list[tuple[int, int]], *, repeated
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("degree", "sharding"), [(1, "tensor"), (2, "tensor"), (4, "zero3")])
 def test_members_have_a_range_once_between_them(name: str, degree: int, sharding: Sharding) -> None:
-    shards = members(MODELS[name], degree, sharding)
+    shards = members(MODELS[name](), degree, sharding)
     size = shards[0][-1].whole.end
     generator = torch.Generator().manual_seed(degree)
     for _ in range(30):
@@ -47,7 +50,7 @@ def test_members_have_a_range_once_between_them(name: str, degree: int, sharding
 @pytest.mark.parametrize("sharding", ["tensor", "zero3"])
 @pytest.mark.parametrize("name", MODELS)
 def test_places_are_those_of_the_numbers_that_a_member_holds(name: str, sharding: Sharding) -> None:
-    for shards in members(MODELS[name], 2, sharding):
+    for shards in members(MODELS[name](), 2, sharding):
         whole = torch.arange(shards[-1].whole.end, dtype=torch.float64)
         own = torch.empty(shards[-1].own.end, dtype=torch.float64)
         for shard in shards:
