@@ -22,10 +22,8 @@ from hetplanner.workload.capturing.division import Step
 Ranges = Sequence[tuple[int, int]]
 
 
-def step_call(
-    step: Step, group: DeviceGroup, regathering: Regathering, *, feeds_products: bool = False
-) -> Callable[..., Tensor]:
-    """What a member calls for a step, with the arguments that its node has.
+class MemberStep:
+    """A step of a member, called with the arguments that its node has.
 
     Args:
         step: of the program.
@@ -33,60 +31,66 @@ def step_call(
         regathering: what keeps tokens that are collected.
         feeds_products: whether only products read the value, which autocast lowers anyway.
     """
-    ranges = block_ranges(step.blocks, group.index, group.degree)
-    piece = Piece(step.shape, step.axis, step.blocks)
 
-    def enter(x: Tensor) -> Tensor:
-        out: Tensor = _Enter.apply(x, group)
+    def __init__(
+        self, step: Step, group: DeviceGroup, regathering: Regathering, *, feeds_products: bool = False
+    ) -> None:
+        self.step, self.group, self.regathering, self.feeds_products = step, group, regathering, feeds_products
+        self.ranges = block_ranges(step.blocks, group.index, group.degree)
+        self.piece = Piece(step.shape, step.axis, step.blocks)
+        calls: dict[str, Callable[..., Tensor]] = {
+            "enter": self._enter, "own part": self._own_part, "sum": self._sum, "gather": self._gather,
+            "rows": self._rows, "collect": self._collect, "whole": self._collect, "loss": self._loss,
+        }  # fmt: skip
+        self._call = calls[step.kind]
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        """Does it."""
+        return self._call(*arguments)
+
+    def _enter(self, x: Tensor) -> Tensor:
+        out: Tensor = _Enter.apply(x, self.group)
         return out
 
-    def own_part(x: Tensor) -> Tensor:
-        if not step.has_gradient:
-            return take(x, step.axis, ranges)
-        out: Tensor = _OwnPart.apply(x, step.axis, ranges, group)
+    def _own_part(self, x: Tensor) -> Tensor:
+        if not self.step.has_gradient:
+            return take(x, self.step.axis, self.ranges)
+        out: Tensor = _OwnPart.apply(x, self.step.axis, self.ranges, self.group)
         return out
 
-    def total(partial: Tensor, bias: Tensor | None = None) -> Tensor:
-        out = summed(partial)
+    def _sum(self, partial: Tensor, bias: Tensor | None = None) -> Tensor:
+        out: Tensor
+        layout = self.step.out
+        if layout is None:
+            out = _Sum.apply(partial, self.group)
+        else:
+            out = _ScatteredSum.apply(partial, Piece(self.step.shape, layout.axis, layout.blocks), self.group)
         return out if bias is None else out + lowered(bias).to(out.dtype)
 
-    def summed(partial: Tensor) -> Tensor:
-        out: Tensor
-        if step.out is None:
-            out = _Sum.apply(partial, group)
-        else:
-            out = _ScatteredSum.apply(partial, Piece(step.shape, step.out.axis, step.out.blocks), group)
+    def _gather(self, part: Tensor) -> Tensor:
+        out: Tensor = _Gather.apply(part, self.step.axis, self.step.blocks, self.group)
         return out
 
-    def gather(part: Tensor) -> Tensor:
-        out: Tensor = _Gather.apply(part, step.axis, step.blocks, group)
-        return out
-
-    def rows(weight_rC: Tensor, index: Tensor, padding: int = -1) -> Tensor:
-        first, end = part_range(step.blocks[0], group.index, group.degree)
+    def _rows(self, weight_rC: Tensor, index: Tensor, padding: int = -1) -> Tensor:
+        first, end = part_range(self.step.blocks[0], self.group.index, self.group.degree)
         own = index - first
         is_here = (own >= 0) & (own < end - first)
-        padding = padding - first if first <= padding < end else -1
-        found = F.embedding(torch.where(is_here, own, 0), weight_rC, padding if padding >= 0 else None)
-        return summed(found * is_here[..., None])
+        own_padding = padding - first if first <= padding < end else None
+        found = F.embedding(torch.where(is_here, own, 0), weight_rC, own_padding)
+        return self._sum(found * is_here[..., None])
 
-    def collect(part: Tensor) -> Tensor:
-        if feeds_products and torch.is_autocast_enabled(part.device.type):
+    def _collect(self, part: Tensor) -> Tensor:
+        if self.feeds_products and torch.is_autocast_enabled(part.device.type):
             part = part.to(torch.get_autocast_dtype(part.device.type))
-        out: Tensor = _Collect.apply(part, piece, group, step.kind == "whole")
-        regathering.note(out, part, lambda own: _collected(own, piece, group))
+        piece, group = self.piece, self.group
+        out: Tensor = _Collect.apply(part, piece, group, self.step.kind == "whole")
+        self.regathering.note(out, part, lambda own: _collected(own, piece, group))
         return out
 
-    def loss(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
-        first_word = part_range(step.blocks[0], group.index, group.degree)[0]
+    def _loss(self, logits_NV: Tensor, labels_N: Tensor) -> Tensor:
+        first_word = part_range(self.step.blocks[0], self.group.index, self.group.degree)[0]
         logits_NV = logits_NV.clone()  # it is overwritten
-        return summed_cross_entropy(logits_NV, labels_N, first_word, group)
-
-    calls: dict[str, Callable[..., Tensor]] = {
-        "enter": enter, "own part": own_part, "sum": total, "gather": gather, "rows": rows, "collect": collect,
-        "whole": collect, "loss": loss,
-    }  # fmt: skip
-    return calls[step.kind]
+        return summed_cross_entropy(logits_NV, labels_N, first_word, self.group)
 
 
 def take(x: Tensor, axis: int, ranges: Ranges) -> Tensor:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from hetplanner.runtime.device_group import sharded_weights
 from hetplanner.runtime.device_group.cross_entropy import count_correct
-from hetplanner.runtime.device_group.divided_calls import step_call, take
+from hetplanner.runtime.device_group.divided_calls import MemberStep, take
 from hetplanner.runtime.device_group.group import ALONE, DeviceGroup, block_ranges, part_range
 from hetplanner.runtime.device_group.regathering import Regathering
 from hetplanner.runtime.device_group.shards import has_own_rows
@@ -187,8 +187,8 @@ class ProgramStage:
         """The function of a call, and how it takes its arguments from the values."""
         if node.name in self._member_steps:
             step, feeds_products = self._member_steps[node.name], self._feeds_products(node.name)
-            function = step_call(step, self.group, self._regathering, feeds_products=feeds_products)
-            return function, self._places.pick(list(node.args))
+            done = MemberStep(step, self.group, self._regathering, feeds_products=feeds_products)
+            return done, self._places.pick(list(node.args))
         call = aten_call(node.call)
         given = _by_name(node, call)
         if not training:
@@ -221,10 +221,20 @@ class ProgramStage:
 
     def _feeds_products(self, name: str) -> bool:
         """Whether only products that autocast lowers read a value, or another shape of it."""
-        users = [node for node in self._nodes if ("node", name) in references(node)]
         return name not in self._outputs and all(
-            node.call in CASTING_CALLS or (node.call in RESHAPES and self._feeds_products(node.name)) for node in users
+            node.call in CASTING_CALLS or (node.call in RESHAPES and self._feeds_products(node.name))
+            for node in self._users.get(name, ())
         )
+
+    @cached_property
+    def _users(self) -> dict[str, list[Node]]:
+        """By value, the calls that read it."""
+        found: dict[str, list[Node]] = {}
+        for node in self._nodes:
+            for kind, name in references(node):
+                if kind == "node":
+                    found.setdefault(name, []).append(node)
+        return found
 
     def _rows_of(self, arguments: list[Any]) -> list[Any]:
         """By argument, how many rows a matrix has of which this member holds some, else None; lists as they are."""
