@@ -2,7 +2,7 @@
 `fully_shard`.
 
     python tests/benchmarks/training/bench_groups_train.py [--layouts 1x2 1x4 2x2] [--steps 10] [--runs 3] [--reshard]
-        [--zero] [--sharding tensor|zero2|zero3] [--json]
+        [--zero] [--sharding tensor|zero2|zero3] [--captured] [--json]
 
 A layout is replicas x devices of a group. With `--zero` replicas shard the optimizer's states. With `--sharding zero2`
 or `zero3` the devices of a group divide samples, as those under `fully_shard` do; the layouts are then of one replica,
@@ -11,7 +11,8 @@ and torch adds up gradients in every micro-batch. With `zero3` both divide weigh
 Ours are real ranks of the product. torch's side is laid out as torchtitan lays out its Llama: separate projections of
 queries, keys and values, norms sequence parallel, cross-entropy over divided words, replicas under `fully_shard` that
 exchange gradients once a step, fused AdamW. Weights and gradients stay whole between the micro-batches of a step;
-`--reshard` divides the weights again after each forward and backward.
+`--reshard` divides the weights again after each forward and backward. With `--captured` ours is a capture of torch's
+model; else it is our own Llama.
 
 Both sides train in the same processes, in turn: a step here, a step there, from the same weights and with the same
 batches, each step behind a barrier. A step lasts until its last process is done. Printed for each layout:
@@ -54,6 +55,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn import functional as F  # noqa: N812 (torch's own convention)
 
+from hetplanner.capture.assemble import capture_workload
 from hetplanner.plan.files.plan_files import load_plan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
@@ -74,20 +76,25 @@ SIDES = ("ours", "torch")
 WARM_STEPS, REFERENCE_STEPS, ALONE_STEPS = 2, 3, 5
 
 
-def bench_plan(replicas: int, degree: int, micro_batches: int, sharding: Sharding, *, zero: bool) -> Plan:
+SHAPE = TransformerConfig(
+    family="llama", vocab=4096, max_seq_len=256, hidden=512, layers=4, heads=8, ffn=1408, tie_embeddings=False
+)
+TOKENS, CPU = 256, torch.device("cpu")
+
+
+def bench_plan(
+    replicas: int, degree: int, micro_batches: int, sharding: Sharding, *, zero: bool, captured: bool
+) -> Plan:
     """A Llama of 4 layers on replicas that are groups of so many devices; each takes so many micro-batches a step."""
-    shape = TransformerConfig(
-        family="llama", vocab=4096, max_seq_len=256, hidden=512, layers=4, heads=8, ffn=1408, tie_embeddings=False
-    )
     samples = 2 if sharding == "tensor" else max(2, degree)
-    workload = Workload(
-        name="bench",
-        transformer=shape,
-        global_batch=samples * micro_batches * replicas,
-        micro_batch=samples,
-        seq_len=256,
-        dtype="float32",
-    )
+    batch = samples * micro_batches * replicas
+    if captured:
+        tokens = torch.zeros(samples, TOKENS, dtype=torch.int64)
+        workload = capture_workload(lambda: (TorchLlama(SHAPE), tokens), "bench", global_batch=batch)
+    else:
+        workload = Workload(
+            name="bench", transformer=SHAPE, global_batch=batch, micro_batch=samples, seq_len=TOKENS, dtype="float32"
+        )
     plan = chain_plan([micro_batches] * replicas, [], workload=workload)
     if degree > 1:
         plan = in_groups(plan, [degree] * replicas, sharding)
@@ -104,12 +111,14 @@ class TorchAttention(nn.Module):
         super().__init__()
         self.c = c
         self.wq, self.wk, self.wv, self.wo = (nn.Linear(c.hidden, c.hidden, bias=False) for _ in range(4))
+        for name, values in zip(("cosine", "sine"), rotation(TOKENS, c.head_dim, c.rope_theta, CPU), strict=True):
+            self.register_buffer(name, values.clone(), persistent=False)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         """Rotates by halves, as our model does."""
         B, T, _ = x_BTC.shape
         q, k, v = (p(x_BTC).view(B, T, -1, self.c.head_dim).transpose(1, 2) for p in (self.wq, self.wk, self.wv))
-        turn = rotation(T, self.c.head_dim, self.c.rope_theta, torch.device("cpu"))
+        turn = self.cosine, self.sine
         y = F.scaled_dot_product_attention(rotated(q, *turn), rotated(k, *turn), v, is_causal=True)
         return self.wo(y.transpose(1, 2).reshape(B, T, -1))
 
@@ -161,8 +170,9 @@ class TorchLlama(nn.Module):
 
 def torch_weights(workload: Workload, seed: int) -> dict[str, Tensor]:
     """Our initial weights by torch's names."""
-    c = workload.transformer
-    ours = StageModel(workload, 0, len(workload.graph.ops), seed).named_weights()
+    c, ours = SHAPE, StageModel(workload, 0, len(workload.graph.ops), seed).named_weights()
+    if workload.program is not None:
+        return {name: values.detach().clone() for name, values in ours.items()}
     found = {"tok_embeddings.weight": ours["embedding.tokens.weight"], "output.weight": ours["head.weight"]}
     found["norm.weight"] = ours["final_norm.norm_in.weight"]
     for i in range(c.layers):
@@ -225,7 +235,7 @@ class TorchSide:
         mesh = DeviceMesh("cpu", processes, mesh_dim_names=("data", "tensor"))
         self.data, self.has_replicas = mesh["data"], mesh["data"].size() > 1
         self.divided_loss = loss_parallel if mesh["tensor"].size() > 1 else nullcontext
-        self.model = TorchLlama(self.workload.transformer)
+        self.model = TorchLlama(SHAPE)
         self.model.load_state_dict(torch_weights(self.workload, config.seed))
         laid_out(self.model, mesh, reshard=reshard)
         share = self.workload.num_micro_batches // (1 if self.divides_samples else self.data.size())
@@ -373,7 +383,8 @@ def ratios(of: dict[str, list[float]]) -> list[float]:
 def layout_row(layout: str, args: argparse.Namespace) -> dict[str, Any]:
     """All runs of one layout."""
     replicas, degree = map(int, layout.split("x"))
-    plan, reshard = bench_plan(replicas, degree, args.micro_batches, args.sharding, zero=args.zero), args.reshard
+    made = partial(bench_plan, zero=args.zero, captured=args.captured)
+    plan, reshard = made(replicas, degree, args.micro_batches, args.sharding), args.reshard
     _, expected = train_reference(plan.problem.workload, run_config(REFERENCE_STEPS))
     runs = [measure(plan, args.steps, our_steps, takes_turns=True, reshard=reshard) for _ in range(args.runs)]
     ours = measure(plan, ALONE_STEPS, our_steps, takes_turns=False, reshard=reshard)
@@ -419,6 +430,7 @@ def main() -> None:
     parser.add_argument("--reshard", action="store_true", help="torch: divide weights again after each use")
     parser.add_argument("--zero", action="store_true", help="ours: replicas shard the optimizer's states (ZeRO 1)")
     parser.add_argument("--sharding", choices=SHARDINGS, default="tensor", help="what the devices of a group divide")
+    parser.add_argument("--captured", action="store_true", help="ours: a capture of torch's model")
     parser.add_argument("--json", action="store_true", help="one object a layout instead of the table")
     args = parser.parse_args()
     if args.sharding != "tensor":
