@@ -4,12 +4,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from hetplanner.capture.adapters import wanted_adapters, with_adapters
+from hetplanner.capture.assemble import capture_workload
+from hetplanner.capture.huggingface import config_factory
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.device_group.group import ALONE, DeviceGroup
 from hetplanner.runtime.device_group.shards import add_repeated
 from hetplanner.runtime.model.build import Batch, StageModel
 from hetplanner.runtime.train.data import open_batches
 from hetplanner.workload.workload import Workload
+from tests.support.models.architectures import ARCHITECTURES as SIZES
 from tests.support.models.architectures import captured
 from tests.support.models.divided_models import MODELS, SAMPLES, TOKENS, made
 from tests.support.training.member_threads import as_members
@@ -56,6 +60,16 @@ def test_architectures_have_the_gradients_of_one_device(name: str) -> None:
     workload = captured(name)
     for degree in (2, 4):
         check(workload, degree, open_batches(TrainConfig(), workload).draw(0, 0))
+
+
+def test_adapters_are_divided_with_the_layers_that_they_stand_beside() -> None:
+    factory = config_factory({"model_type": "llama", **SIZES["llama"]}, "llama", micro_batch=2, seq_len=16)
+    adapters = wanted_adapters("4:8:q_proj,down_proj", "llama")
+    workload = capture_workload(with_adapters(factory, adapters, "llama"), "llama", global_batch=4)
+    check(workload, 2, open_batches(TrainConfig(), workload).draw(0, 0))
+    weights = workload.division(2).weights
+    assert {axis for name, (axis, _) in weights.items() if "q_proj.lora_A" in name} == {0}
+    assert {axis for name, (axis, _) in weights.items() if "down_proj.lora_A" in name} == {1}
 
 
 @pytest.mark.parametrize("kind", MODELS)
