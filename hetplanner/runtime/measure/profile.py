@@ -1,9 +1,10 @@
 """What a rank's parts of a step cost, measured on the stages themselves, by all ranks at once.
 
 First all ranks compute during the same window: `cores` is how much CPU a rank got per second, and the simulator shares
-out what the ranks of a machine got. Hosts that are namespaces or containers of one machine share it. Then they do their
-parts with a short message before each, as in training: a rank that has slept finds other ranks' numbers in the caches,
-and the same work takes 5 to 20 % more. Costs are CPU seconds of that: what the work would take alone.
+out what the ranks of a machine got. A group without GPUs is timed by the clock, before that alone on its machine. Hosts
+that are namespaces or containers of one machine share it. Then all do their parts with a short message before each, as
+in training: a rank that has slept finds other ranks' numbers in the caches, and the same work takes 5 to 20 % more.
+Costs are CPU seconds of that: what the work would take alone.
 
 Shape legend: N ranks.
 """
@@ -59,9 +60,10 @@ class Profile:
 
     Attributes:
         forward_s, backward_s: by chunk, in stage order.
-        cores: CPU seconds per second that the rank got.
+        cores: CPU seconds per second that the rank got while all of its machine computed; of a group the seconds that
+            it takes alone, by those that it took then.
         processors: that it may use.
-        machine: number of the machine whose processors it uses; of a GPU or a group, of the rank alone.
+        machine: number of the machine whose processors it uses; of a GPU, of the rank alone.
     """
 
     forward_s: tuple[float, ...]
@@ -100,12 +102,14 @@ class _Meter:
 
     Attributes:
         by_clock: whether it is the time.
+        is_timed_on_processors: whether it is that of a group without GPUs.
         cpu_s: CPU seconds of this thread in all of them.
     """
 
     def __init__(self, executor: Executor) -> None:
         self._on_gpu = executor.transport.device.type == "cuda"
-        self.by_clock = self._on_gpu or executor.group.degree > 1
+        self.is_timed_on_processors = executor.group.degree > 1 and not self._on_gpu
+        self.by_clock = self._on_gpu or self.is_timed_on_processors
         self.cpu_s = 0.0
         self._seconds: dict[str, list[float]] = {}
 
@@ -278,17 +282,11 @@ def profile_rank(executor: Executor, *, in_one_machine: bool = True) -> Profile:
         work()
     dist.barrier()
     meter = _Meter(executor)
-    began, cpu_began, rounds = time.monotonic(), time.process_time(), 0
-    while executor.group.of_leader(rounds < MIN_ROUNDS or time.monotonic() - began < WINDOW_S):
-        for name, work in chain.from_iterable(rehearsal.parts):
-            meter.time(name, work)
-        rounds += 1
-    lasted_s = time.monotonic() - began
-    cores = (time.process_time() - cpu_began) / lasted_s
+    cores, round_s = _windows(executor, rehearsal, meter)
     if dist.get_world_size() > 1:
         between = _Meter(executor)
         byte_s = _byte_seconds(executor, in_one_machine)
-        message_s = _measure_between_messages(executor, rehearsal, between, lasted_s / rounds, byte_s)
+        message_s = _measure_between_messages(executor, rehearsal, between, round_s, byte_s)
         meter = meter if meter.by_clock else between
     else:
         message_s = byte_s = 0.0
@@ -302,10 +300,56 @@ def profile_rank(executor: Executor, *, in_one_machine: bool = True) -> Profile:
         decode_s=meter.mean_s("decode") + byte_s * taken,
         reduce_s=meter.mean_s("reduce") + byte_s * reduced,
         message_s=message_s,
-        cores=1.0 if meter.by_clock else cores,
+        cores=cores,
         processors=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        machine=-1 - executor.rank if meter.by_clock else _machine(),
+        machine=-1 - executor.rank if executor.transport.device.type == "cuda" else _machine(),
     )
+
+
+def _windows(executor: Executor, rehearsal: _Rehearsal, meter: _Meter) -> tuple[float, float]:
+    """Measures all parts again and again: `Profile.cores`, and seconds of a round.
+
+    Groups that are timed on a machine's processors do so one after the other, and with all others at last.
+    """
+    own_turn, turns = _turn(executor)
+    for turn in range(turns):
+        dist.barrier()
+        if turn == own_turn:
+            _, alone_s = _window(executor, rehearsal, meter)
+    if turns:
+        dist.barrier()
+    if own_turn is None:
+        cores, round_s = _window(executor, rehearsal, meter)
+        return 1.0 if meter.by_clock else cores, round_s
+    _, round_s = _window(executor, rehearsal, _Meter(executor))
+    return min(1.0, alone_s / round_s), round_s
+
+
+def _window(executor: Executor, rehearsal: _Rehearsal, meter: _Meter) -> tuple[float, float]:
+    """CPU seconds per second of this process, and seconds of a round."""
+    began, cpu_began, rounds = time.monotonic(), time.process_time(), 0
+    while executor.group.of_leader(rounds < MIN_ROUNDS or time.monotonic() - began < WINDOW_S):
+        for name, work in chain.from_iterable(rehearsal.parts):
+            meter.time(name, work)
+        rounds += 1
+    lasted_s = time.monotonic() - began
+    return (time.process_time() - cpu_began) / lasted_s, lasted_s / rounds
+
+
+def _turn(executor: Executor) -> tuple[int | None, int]:
+    """When this rank is timed alone, and how many turns there are; none where no machine has several such ranks."""
+    is_timed = executor.group.degree > 1 and executor.transport.device.type != "cuda"
+    own = torch.tensor([_machine(), executor.rank if is_timed else -1], dtype=torch.float64)
+    found = [torch.empty_like(own) for _ in executor.plan.processes]
+    if len(found) == 1:
+        return None, 0
+    dist.all_gather(found, own)
+    on: dict[int, set[int]] = {}
+    for machine, rank in (map(int, one.tolist()) for one in found):
+        on.setdefault(machine, set()).add(rank)
+    timed = sorted(on[_machine()] - {-1})
+    turns = max(len(ranks - {-1}) if len(ranks) > 1 else 0 for ranks in on.values())
+    return (timed.index(executor.rank) if is_timed and turns else None), turns
 
 
 def _machine() -> int:

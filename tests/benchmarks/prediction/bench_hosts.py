@@ -49,6 +49,7 @@ from tests.support.hosts.host_bed import HEAD, PORT, HostBed, HostSpec
 from tests.support.hosts.netns import processes
 from tests.support.hosts.shaping import limit_connections
 from tests.support.plans.factories import chain_plan
+from tests.support.plans.grouped import in_groups
 from tests.support.processes.patience import HANG_S, until
 
 ROOT = Path(__file__).parents[3]
@@ -73,6 +74,7 @@ class Setting:
         window_mbits: what a single connection carries, as over a path that is long; then hosts have no other limit.
             Two kB of each connection pass at once, a token bucket's least: of four parts of 64 kB an eighth.
         connections: between two ranks.
+        degrees: devices of each rank, which divide its layers; empty: one each.
     """
 
     stages: int
@@ -84,6 +86,7 @@ class Setting:
     site_mbits: int | None = None
     window_mbits: int | None = None
     connections: int = 1
+    degrees: tuple[int, ...] = ()
 
     @property
     def label(self) -> str:
@@ -92,6 +95,7 @@ class Setting:
         hosts = " ".join(f"{n}×{rate}" if n > 1 else str(rate) for n, rate in zip(ranks, self.mbits, strict=True))
         more = f" {self.order}" * bool(self.order) + f" | {self.site_mbits}" * bool(self.site_mbits)
         more += f" by {self.connections} × {self.window_mbits}" * bool(self.window_mbits)
+        more += f" of {' '.join(map(str, self.degrees))}" * bool(self.degrees)
         return f"{self.stages}x{self.replicas} {self.codec}: {hosts}{more}"
 
     def bed(self, factor: float = 1.0) -> HostBed:
@@ -118,7 +122,8 @@ class Setting:
         m, ends = workload.num_micro_batches, workload.boundaries
         shares = [m // self.replicas + (r < m % self.replicas) for r in range(self.replicas)]
         cuts = [ends[len(ends) * s // self.stages] for s in range(1, self.stages)]
-        return with_codec(chain_plan(shares, cuts, cluster=cluster, workload=workload), self.codec)
+        plan = with_codec(chain_plan(shares, cuts, cluster=cluster, workload=workload), self.codec)
+        return in_groups(plan, self.degrees) if self.degrees else plan
 
 
 SETTINGS = (
@@ -143,6 +148,10 @@ SETTINGS = (
     Setting(1, 4, (100, 100), ranks=(2, 2)),
     Setting(1, 4, (1000, 1000, 1000, 1000)),
     Setting(2, 2, (200, 200, 200, 200), site_mbits=50),
+    Setting(2, 1, (10, 10), degrees=(2, 2)),
+    Setting(2, 1, (50, 20), degrees=(1, 2)),
+    Setting(2, 1, (1000, 1000), degrees=(2, 2)),
+    Setting(2, 1, (1000, 1000), degrees=(2, 1)),
     Setting(2, 1, (80, 80), window_mbits=20),
     Setting(2, 1, (80, 80), window_mbits=20, connections=4),
 )
@@ -233,7 +242,7 @@ def outcome(plan: Plan, folders: Sequence[Path]) -> Outcome:
     return Outcome(
         predicted_s=told["step_s"],
         by_file_s=told["cluster_file_step_s"],
-        measured_s=statistics.median(map(_step_s, ranks)),
+        measured_s=statistics.median(_step_s(rank) for rank in ranks if any(line["type"] == "step" for line in rank)),
         cores=sum(told["durations"]["cores_N"]),
     )
 
