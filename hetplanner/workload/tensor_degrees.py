@@ -39,16 +39,24 @@ def why_not(workload: Workload, degree: int, sharding: Sharding = "tensor") -> s
 
 def _why_no_calls(workload: Workload, degree: int) -> str:
     """Of a captured model, whose products and heads its calls tell."""
-    computed = workload.whole_shares(degree).computed
-    flops = {op.name: op.forward_flops * computed.get(op.name, 1.0) for op in workload.graph.ops}
-    share = sum(flops.values()) / max(1.0, sum(op.forward_flops for op in workload.graph.ops))
+    share, most_in = repeated_share(workload, degree)
     if share <= MOST_WHOLE:
         return ""
     fitting = next((fewer for fewer in DEGREES[-1:0:-1] if fewer < degree and not _why_no_calls(workload, fewer)), 1)
     return (
         f"{workload.name!r:.60} is a captured model, and each device would compute {share:.0%} of it, most in "
-        f"{max(flops, key=flops.__getitem__)!r:.80}; use degree {fitting}, or sharding zero2 or zero3"
+        f"{most_in!r:.80}; use degree {fitting}, or sharding zero2 or zero3"
     )
+
+
+def repeated_share(workload: Workload, degree: int) -> tuple[float, str]:
+    """Of a captured model whose layers so many devices divide: the share of its FLOPs that each computes, and the
+    operator that takes most of it.
+    """
+    computed, ops = workload.whole_shares(degree).computed, workload.graph.ops
+    flops = {op.name: op.forward_flops * computed.get(op.name, 1.0) for op in ops}
+    share = sum(flops.values()) / max(1.0, sum(op.forward_flops for op in ops))
+    return share, max(flops, key=flops.__getitem__)
 
 
 def _why_no_layers(workload: Workload, degree: int) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from torch import nn
 
+from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import InvalidInput
 from hetplanner.workload.capturing.dividing import divide
 from hetplanner.workload.tensor_degrees import why_not
@@ -21,6 +22,8 @@ from tests.support.models.divided_models import (
     Tied,
     made,
 )  # fmt: skip
+from tests.support.plans.factories import chain_plan
+from tests.support.plans.grouped import in_groups
 
 WHOLE = ("norm.weight", "norm.bias", "down.bias")
 
@@ -71,6 +74,13 @@ def test_a_model_of_convolutions_is_refused_with_what_works() -> None:
     why = why_not(captured("resnet"), 2)
     assert "each device would compute 100% of it" in why
     assert "use degree 1, or sharding zero2 or zero3" in why
+
+
+def test_a_plan_says_how_much_each_device_of_a_group_computes() -> None:
+    single = chain_plan([4], [], workload=captured("falcon"))
+    (note,) = (note for note in estimate_plan(in_groups(single, [2])).notes if "of 2" in note)
+    assert note.startswith("in groups of 2 each device computes 13% of the model, most in 'transformer.h.")
+    assert not any("of 2" in note for note in estimate_plan(in_groups(single, [2], "zero3")).notes)
 
 
 @pytest.mark.parametrize("args", [(), (None,), ("x", "y"), ({"batch": "inputs"}, 0, 0), ([], [], []), (0, -1, 10**12)])
