@@ -8,10 +8,9 @@ Source: Korthikanti et al. 2022 (arXiv 2205.05198), section 4.2.2.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 from weakref import ref
 
 import torch
@@ -53,10 +52,14 @@ class Regathering:
         """Tells that `whole` is `collect(part)`."""
         self._live[whole.untyped_storage().data_ptr()] = ref(whole), _Collected(part.detach(), collect)
 
-    def saving(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def saving(self) -> Iterator[None]:
         """Inside, a backward's factors that were collected are kept as the member's own part."""
-        self._live.clear()
-        return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+        with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
+            try:
+                yield
+            finally:
+                self._live.clear()
 
     def _pack(self, tensor: Tensor) -> Tensor | _View:
         whole, collected = self._live.get(tensor.untyped_storage().data_ptr(), (None, None))

@@ -385,7 +385,8 @@ class _Pass:
         """Rows of a large table; whether it is divided."""
         weight, index, *padding = node.args
         name = weight.get("parameter") if isinstance(weight, dict) else None
-        if name is None or node.name in self.choices.whole or self.layout(index) is not None or any(padding[1:]):
+        is_plain = not node.kwargs and not any(padding[1:])
+        if name is None or node.name in self.choices.whole or self.layout(index) is not None or not is_plain:
             return False
         shape = self.program.parameters[name].shape
         if prod(shape) < self._large or shape[0] < self.degree:
@@ -393,7 +394,7 @@ class _Pass:
         self._divide(name, 0, (shape[0],), node, frozenset((node.name,)))
         self._add_step(
             node,
-            (weight, index, *padding[:1]),
+            (weight, self._whole(index), *padding[:1]),
             Step("rows", node.shape or (), node.op, 0, (shape[0],), out=self._by_tokens(node.shape or ())),
         )
         return True
@@ -405,7 +406,7 @@ class _Pass:
         is_known = more in ([None, SUMMED], [None, SUMMED, IGNORED]) and not node.kwargs and not self.layout(targets)
         if layout is None or not is_known or len(shape) != MATRIX_NDIM or (layout.axis, len(layout.blocks)) != (1, 1):
             return False
-        self._add_step(node, (logits, targets), Step("loss", shape, node.op, 1, layout.blocks))
+        self._add_step(node, (logits, self._whole(targets)), Step("loss", shape, node.op, 1, layout.blocks))
         return True
 
     def _divide(self, name: str, axis: int, blocks: tuple[int, ...], node: Node, sources: frozenset[str]) -> None:

@@ -93,7 +93,18 @@ class ScaledTwice(Framed):
         return super().body(x) + self.norm(x.cumsum(1).flip(1))
 
 
-MODELS = (Framed, Thirds, Sliced, OddWords, Tied, ReadElsewhere, Compared, ScaledTwice)
+class Quantised(Framed):
+    """Rows of a large table by numbers that are made of tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes = nn.Embedding(self.words, WIDTH)
+
+    def body(self, x: Tensor) -> Tensor:
+        return super().body(x) + self.codes((self.norm(x).sum(-1) * 3).abs().long() % self.words)
+
+
+MODELS = (Framed, Thirds, Sliced, OddWords, Tied, ReadElsewhere, Compared, ScaledTwice, Quantised)
 
 
 def made(kind: type[nn.Module]) -> Workload:
