@@ -11,6 +11,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from hetplanner.codecs.spec import NO_CODEC, Codec
+from hetplanner.data.need import TokenNeed, need_of
 from hetplanner.elastic.protocol.settings import ElasticSettings, settings_of
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.elastic.model import STATELESS_CODECS, ElasticPlan
@@ -20,6 +21,8 @@ from hetplanner.plan.model import OuterOptimizer
 from hetplanner.plan.train import TrainConfig, check_group_optimizer
 from hetplanner.reading import reader
 from hetplanner.schema import Name, Noun, check_format, checked, parse_json
+from hetplanner.workload.capturing.stage_calls import batch_reads, calls_of
+from hetplanner.workload.program import Program
 from hetplanner.workload.workload import Workload
 
 SPEC_VERSION = 1
@@ -112,14 +115,38 @@ class SwarmSpec(Noun):
 
     def _check_model(self) -> None:
         """What elastic training cannot do yet is refused, not done wrongly."""
-        if self.workload.transformer is None:
-            raise ValueError(f"workload: elastic training takes transformers by formula, got {self.workload.name!r}")
+        if self.workload.program is not None:
+            self._check_program(self.workload.program)
         if self.workload.dtype == "float16":
             raise ValueError("workload: elastic training has no loss scale for float16; use float32 or bfloat16")
         if self.workload.optimizer == "adamw8bit":
             raise ValueError(
                 "workload: elastic training sends no 8-bit states; plan with --optimizer adamw or adafactor"
             )
+
+    def _check_program(self, program: Program) -> None:
+        """A captured model learns the next token, and its stages read what they are sent."""
+        name, need = f"workload: elastic training of {self.workload.name!r:.60}", need_of(self.workload)
+        if not isinstance(need, TokenNeed) or need.task is not None or need.vocab is None:
+            raise ValueError(f"{name}: takes models that learn the next token of a text; train it with a static plan")
+        if any(buffer.running for buffer in program.buffers.values()):
+            raise ValueError(f"{name}: takes no running statistics (batch norm); train it with a static plan")
+        for stage in range(self.num_stages):
+            reads = batch_reads(calls_of(self.workload, program, *self.ops_of(stage)))
+            sent = {name for name, at in (("inputs", 0), ("labels", self.num_stages - 1)) if at == stage}
+            if not reads <= sent:
+                raise ValueError(
+                    f"{name}: stage {stage} reads {' and '.join(sorted(reads - sent))}, which go to the"
+                    " first and the last stage alone; train it with a static plan"
+                )
+
+    @cached_property
+    def vocab(self) -> int:
+        """Ids of tokens are below it."""
+        need = need_of(self.workload)
+        assert isinstance(need, TokenNeed)
+        assert need.vocab is not None
+        return need.vocab
 
     @property
     def num_stages(self) -> int:

@@ -32,6 +32,7 @@ from hetplanner.workload.calls import CASTING_CALLS, EVALUATED_WITH, RANDOM_CALL
 from hetplanner.workload.capturing.division import Step
 from hetplanner.workload.capturing.layouts import Layout
 from hetplanner.workload.capturing.samples import RESHAPES, for_samples
+from hetplanner.workload.capturing.stage_calls import batch_reads, calls_of
 from hetplanner.workload.program import Buffer, Node, Program, references
 from hetplanner.workload.workload import Workload
 
@@ -114,7 +115,7 @@ class ProgramStage:
             division = workload.division(group.degree)
             self.program, self._member_steps, self._layouts = division.program, division.steps, division.layouts
         self._casts = is_lowered(workload.dtype)
-        self._nodes = _nodes_of(workload, self.program, first_op, end_op)
+        self._nodes = calls_of(workload, self.program, first_op, end_op)
         self._inputs = [t.node for t in crossing_tensors(workload, first_op)]
         self._outputs = [t.node for t in crossing_tensors(workload, end_op)]
         if end_op == len(workload.graph.ops):
@@ -123,7 +124,7 @@ class ProgramStage:
         if self._outputs == [self.program.loss] and _compares_logits(workload.program):
             self._compared = references(_loss_of(self.program))[:2]
         read = {reference for node in self._nodes for reference in references(node)}
-        self.reads = frozenset(name for kind, name in read if kind == "batch")
+        self.reads = batch_reads(self._nodes)
         self._places = _Places()
         self.running: dict[str, Tensor] = {}
         self.expert_loads: dict[str, Tensor] = {}
@@ -436,18 +437,6 @@ def _tensor_of(buffer: Buffer, device: torch.device) -> Tensor:
     if buffer.run_lengths is not None:
         values = values.repeat_interleave(torch.tensor(buffer.run_lengths, device=device))
     return values.view(buffer.shape)
-
-
-def _nodes_of(workload: Workload, program: Program, first_op: int, end_op: int) -> list[Node]:
-    """The calls of a range of ops and the free calls that they need, in order."""
-    mine = {op.name for op in workload.graph.ops[first_op:end_op]}
-    wanted = {program.loss}
-    chosen = []
-    for node in reversed(program.nodes):
-        if node.op in mine or (node.op is None and node.name in wanted):
-            chosen.append(node)
-            wanted |= {name for kind, name in references(node) if kind == "node"}
-    return chosen[::-1]
 
 
 def _loss_of(program: Program) -> Node:

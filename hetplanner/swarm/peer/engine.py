@@ -454,14 +454,11 @@ class StageEngine:
         return out.cpu().numpy().tobytes()
 
     def _tokens(self, part: memoryview, name: str) -> Tensor:
-        workload = self.spec.workload
-        assert workload.transformer is not None
+        workload, vocab = self.spec.workload, self.spec.vocab
         ids = torch.frombuffer(bytearray(part), dtype=torch.int32)
         least, most = int(ids.min()), int(ids.max())
-        if least < 0 or most >= workload.transformer.vocab:
-            raise InvalidInput(
-                f"{name}: tokens must be from 0 to {workload.transformer.vocab - 1}, got {least}, {most}"
-            )
+        if least < 0 or most >= vocab:
+            raise InvalidInput(f"{name}: tokens must be from 0 to {vocab - 1}, got {least}, {most}")
         return ids.long().view(workload.micro_batch, workload.seq_len).to(self.device)
 
     def _paced(self, share: float, compute: Callable[[], T]) -> T:

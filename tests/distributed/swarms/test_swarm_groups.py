@@ -15,6 +15,7 @@ from hetplanner.swarm.launch.rehearsal import Rehearsal
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.workload.presets import preset
 from hetplanner.workload.tensor_degrees import Sharding
+from tests.support.models.architectures import captured
 from tests.support.plans.factories import small_cluster, swarm_plan
 from tests.support.plans.grouped import in_groups
 from tests.support.processes.patience import HANG_S, until
@@ -65,6 +66,25 @@ CASES: dict[str, tuple[dict[str, object], Groups, float]] = {
         1e-5,
     ),
 }
+
+
+def captured_spec(model_type: str) -> SwarmSpec:
+    """A captured model in two stages, cut in the middle."""
+    workload = captured(model_type).replace(global_batch=8)
+    cuts = workload.boundaries
+    changes = {"workload": workload, "first_ops": (0, cuts[len(cuts) // 2])}
+    return small_spec(micro_batches=4, stages=2, steps=6).replace(**changes)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "groups"),
+    [("gpt2", MIXED), ("mixtral", [(2, "tensor"), (1, "tensor"), (1, "tensor")])],
+)
+def test_captured_models_train_in_swarms_of_devices_and_groups(model_type: str, groups: Groups, tmp_path: Path) -> None:
+    with start(captured_spec(model_type), tmp_path / "run", groups) as rehearsal:
+        rehearsal.wait(HANG_S)
+    check_end(rehearsal, 1e-5)
+    assert {e["peer"] for e in events_of(rehearsal.run_dir, "serving")} == rehearsal.peers
 
 
 @pytest.mark.parametrize("name", CASES)
