@@ -17,7 +17,7 @@ from hetplanner.data.need import TokenNeed, need_of
 from hetplanner.errors import InvalidInput
 from hetplanner.runs.agent.audit import AuditRecord, audit_records
 from hetplanner.runs.annotations import matches
-from hetplanner.runs.directory import list_run_ids
+from hetplanner.runs.directory import find_run, list_run_ids
 from hetplanner.runs.reading.reader import RunReader
 from hetplanner.runs.reading.telemetry import PHASES
 from hetplanner.runs.status import RunStatus
@@ -162,8 +162,11 @@ class RunModel(param.Parameterized):
         rows = run_rows(self.home, anew=anew)
         if rows != self.runs:
             self.runs = rows
-        if not self.selected and rows:
-            self.select(rows[0].run)
+        if not self.selected:
+            # A run that is being made has no plan yet.
+            made = (row.run for row in rows if find_run(row.run, self.home)[1].plan_file.is_file())
+            if (newest := next(made, None)) is not None:
+                self.select(newest)
 
     def found_runs(self) -> list[RunRow]:
         """Those of the list that the filter lets through."""
