@@ -29,15 +29,15 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.units import short_bytes
-from hetplanner.workload.tensor_degrees import repeated_share
+from hetplanner.workload.tensor_degrees import undivided_share
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 # Plans of fewer are complete in a fraction of a second.
 MANY_DEVICES = 256
-LEAST_REPEATED = 0.01
-"""Of a captured model's arithmetic: what each device of a group may compute without a note."""
+LEAST_UNDIVIDED = 0.01
+"""Of a captured model's arithmetic: what may stay undivided in a group without a note."""
 
 
 @dataclass(frozen=True)
@@ -265,10 +265,10 @@ def _group_notes(problem: Problem) -> tuple[str, ...]:
     if problem.workload.program is not None:
         degrees = {group.degree for group in problem.groups or () if group.sharding == "tensor" and group.degree > 1}
         for degree in sorted(degrees):
-            share, most_in = repeated_share(problem.workload, degree)
-            if share > LEAST_REPEATED:
+            share, most_in = undivided_share(problem.workload, degree)
+            if share > LEAST_UNDIVIDED:
                 found.append(
-                    f"in groups of {degree} each device computes {share:.0%} of the model, most in {most_in!r}"
+                    f"in groups of {degree}, {share:.0%} of the arithmetic is not divided, most of it in {most_in!r}"
                 )
     return tuple(found)
 

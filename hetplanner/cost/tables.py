@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from hetplanner.cluster.catalog import is_processor
 from hetplanner.cost.compute.devices import DeviceTable
 from hetplanner.cost.compute.groups import exchange_seconds, grouped_devices, with_gathers
-from hetplanner.cost.compute.profiled import PlainCell, ProfiledKinds, cell_of
+from hetplanner.cost.compute.profiled import ProfiledKinds, cell_of
 from hetplanner.cost.compute.recomputation import Recomputation
+from hetplanner.cost.compute.repeated import repeated_params_o, times_computed_o, times_kept_o
 from hetplanner.cost.compute.sharded import whole_bytes_o
 from hetplanner.cost.cuts import choose_cuts
 from hetplanner.plan.problem import Problem
@@ -397,32 +398,11 @@ class CostTables:
 
     @cached_property
     def _times_kept_o(self) -> FloatArray:
-        """By op of a captured model, how often groups that divide layers keep what it keeps: once where all is divided.
-
-        Counted for the largest group.
-        """
-        workload, members = self.problem.workload, self.problem.layer_members
-        if workload.program is None or members == 1:
-            return np.ones(self.num_ops)
-        share_o = [workload.whole_shares(members).kept.get(op.name, 0.0) for op in workload.graph.ops]
-        return 1.0 + (members - 1) * np.array(share_o)
+        return times_kept_o(self.problem.workload, self.problem.layer_members)
 
     @cached_property
     def _repeated_params_o(self) -> FloatArray:
-        """By op of a captured model, elements of weights that groups have again in each device but the first."""
-        workload, members = self.problem.workload, self.problem.layer_members
-        if workload.program is None or members == 1:
-            return np.zeros(self.num_ops)
-        params = workload.whole_shares(members).params
-        return (members - 1.0) * np.array([params.get(op.name, 0) for op in workload.graph.ops])
-
-    def _times_computed_o(self, cell: PlainCell) -> FloatArray | float:
-        """By op of a captured model, seconds on a group over those of a division without repetition."""
-        workload = self.problem.workload
-        if workload.program is None or cell.degree == 1 or cell.sharding != "tensor":
-            return 1.0
-        computed = workload.whole_shares(cell.degree).computed
-        return 1.0 + (cell.degree - 1.0) * np.array([computed.get(op.name, 0.0) for op in workload.graph.ops])
+        return repeated_params_o(self.problem.workload, self.problem.layer_members)
 
     @cached_property
     def _tied_pairs(self) -> list[tuple[int, int]]:
@@ -507,7 +487,9 @@ class CostTables:
             exchange = exchange_seconds(self.devices, int(device), workload, way, self.problem.profile)
             cell = cell_of(self.devices, int(device))
             launch = np.where(flops > 0, passes * self.devices.launch_s, 0.0)
-            roofline = np.maximum(arithmetic, memory) * self._times_computed_o(cell)
+            roofline = np.maximum(arithmetic, memory)
+            if cell.sharding == "tensor":
+                roofline = roofline * times_computed_o(workload, cell.degree)
             roofline = roofline + launch if is_processor(cell.kind) else np.maximum(roofline, launch)
             rows.append(_prefix(self.profiled.seconds(cell, way, roofline, exchange)))
         return np.array(rows)

@@ -22,7 +22,6 @@ from hetplanner.plan.train import TrainConfig, check_group_optimizer
 from hetplanner.reading import reader
 from hetplanner.schema import Name, Noun, check_format, checked, parse_json
 from hetplanner.workload.capturing.stage_calls import batch_reads, calls_of
-from hetplanner.workload.program import Program
 from hetplanner.workload.workload import Workload
 
 SPEC_VERSION = 1
@@ -115,8 +114,8 @@ class SwarmSpec(Noun):
 
     def _check_model(self) -> None:
         """What elastic training cannot do yet is refused, not done wrongly."""
-        if self.workload.program is not None:
-            self._check_program(self.workload.program)
+        if self.workload.transformer is None:
+            self._check_captured()
         if self.workload.dtype == "float16":
             raise ValueError("workload: elastic training has no loss scale for float16; use float32 or bfloat16")
         if self.workload.optimizer == "adamw8bit":
@@ -124,20 +123,23 @@ class SwarmSpec(Noun):
                 "workload: elastic training sends no 8-bit states; plan with --optimizer adamw or adafactor"
             )
 
-    def _check_program(self, program: Program) -> None:
+    def _check_captured(self) -> None:
         """A captured model learns the next token, and its stages read what they are sent."""
-        name, need = f"workload: elastic training of {self.workload.name!r:.60}", need_of(self.workload)
+        need, program = need_of(self.workload), self.workload.program
+        assert program is not None  # `need_of` has refused it
+        name, instead = f"workload {self.workload.name!r:.60}", "train it with a static plan"
         if not isinstance(need, TokenNeed) or need.task is not None or need.vocab is None:
-            raise ValueError(f"{name}: takes models that learn the next token of a text; train it with a static plan")
+            raise ValueError(f"{name}: elastic training takes models that learn the next token of a text; {instead}")
         if any(buffer.running for buffer in program.buffers.values()):
-            raise ValueError(f"{name}: takes no running statistics (batch norm); train it with a static plan")
+            raise ValueError(f"{name}: elastic training takes no running statistics (batch norm); {instead}")
         for stage in range(self.num_stages):
             reads = batch_reads(calls_of(self.workload, program, *self.ops_of(stage)))
             sent = {name for name, at in (("inputs", 0), ("labels", self.num_stages - 1)) if at == stage}
             if not reads <= sent:
+                what = " and ".join(sorted(reads - sent))
                 raise ValueError(
-                    f"{name}: stage {stage} reads {' and '.join(sorted(reads - sent))}, which go to the"
-                    " first and the last stage alone; train it with a static plan"
+                    f"{name}: stage {stage} reads the {what}; in a swarm inputs go to the first stage alone, labels to"
+                    f" the last; {instead}"
                 )
 
     @cached_property

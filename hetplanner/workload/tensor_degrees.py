@@ -18,7 +18,7 @@ SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
 SHARDING_WORDS: dict[Sharding, str] = {"tensor": "tensor parallelism", "zero2": "ZeRO 2", "zero3": "ZeRO 3"}
 
 MOST_WHOLE = 0.5
-"""Of a captured model's arithmetic: what every device of a group may compute where they divide its layers."""
+"""Of a captured model's arithmetic: what may stay undivided where devices divide its layers."""
 
 
 def why_not(workload: Workload, degree: int, sharding: Sharding = "tensor") -> str:
@@ -39,19 +39,19 @@ def why_not(workload: Workload, degree: int, sharding: Sharding = "tensor") -> s
 
 def _why_no_calls(workload: Workload, degree: int) -> str:
     """Of a captured model, whose products and heads its calls tell."""
-    share, most_in = repeated_share(workload, degree)
+    share, most_in = undivided_share(workload, degree)
     if share <= MOST_WHOLE:
         return ""
     fitting = next((fewer for fewer in DEGREES[-1:0:-1] if fewer < degree and not _why_no_calls(workload, fewer)), 1)
     return (
-        f"{workload.name!r:.60} is a captured model, and each device would compute {share:.0%} of it, most in "
+        f"{workload.name!r:.60} is a captured model: {share:.0%} of its arithmetic is not divided, most of it in "
         f"{most_in!r:.80}; use degree {fitting}, or sharding zero2 or zero3"
     )
 
 
-def repeated_share(workload: Workload, degree: int) -> tuple[float, str]:
-    """Of a captured model whose layers so many devices divide: the share of its FLOPs that each computes, and the
-    operator that takes most of it.
+def undivided_share(workload: Workload, degree: int) -> tuple[float, str]:
+    """Of a captured model whose layers so many devices divide: the share of its FLOPs that is not divided, and the
+    operator with most of it.
     """
     computed, ops = workload.whole_shares(degree).computed, workload.graph.ops
     flops = {op.name: op.forward_flops * computed.get(op.name, 1.0) for op in ops}

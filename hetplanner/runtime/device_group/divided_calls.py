@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (torch's own convention)
 
 from hetplanner.runtime.device_group.cross_entropy import summed_cross_entropy
-from hetplanner.runtime.device_group.group import DeviceGroup, Piece, block_ranges, joined, part_range
+from hetplanner.runtime.device_group.group import DeviceGroup, Piece, block_ranges, part_range, taken
 from hetplanner.runtime.device_group.regathering import Regathering
 from hetplanner.runtime.model.precision import lowered
 from hetplanner.workload.capturing.division import Step
@@ -54,17 +54,16 @@ class MemberStep:
 
     def _own_part(self, x: Tensor) -> Tensor:
         if not self.step.has_gradient:
-            return take(x, self.step.axis, self.ranges)
+            return taken(x, self.step.axis, self.ranges)
         out: Tensor = _OwnPart.apply(x, self.step.axis, self.ranges, self.group)
         return out
 
     def _sum(self, partial: Tensor, bias: Tensor | None = None) -> Tensor:
-        out: Tensor
         layout = self.step.out
         if layout is None:
-            out = _Sum.apply(partial, self.group)
+            out: Tensor = _Sum.apply(partial, self.group)
         else:
-            out = _ScatteredSum.apply(partial, Piece(self.step.shape, layout.axis, layout.blocks), self.group)
+            out = self.group.scattered_sum(partial, Piece(self.step.shape, layout.axis, layout.blocks))
         return out if bias is None else out + lowered(bias).to(out.dtype)
 
     def _gather(self, part: Tensor) -> Tensor:
@@ -84,19 +83,13 @@ class MemberStep:
             part = part.to(torch.get_autocast_dtype(part.device.type))
         piece, group = self.piece, self.group
         out: Tensor = _Collect.apply(part, piece, group, self.step.kind == "whole")
-        self.regathering.note(out, part, lambda own: _collected(own, piece, group))
+        self.regathering.note(out, part, lambda own: group.whole_of(own, piece))
         return out
 
     def _loss(self, logits_NV: Tensor, labels_N: Tensor) -> Tensor:
         first_word = part_range(self.step.blocks[0], self.group.index, self.group.degree)[0]
         logits_NV = logits_NV.clone()  # it is overwritten
         return summed_cross_entropy(logits_NV, labels_N, first_word, self.group)
-
-
-def take(x: Tensor, axis: int, ranges: Ranges) -> Tensor:
-    """A member's elements along an axis."""
-    parts = [x.narrow(axis, first, end - first) for first, end in ranges]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
 
 
 def _placed(part: Tensor, shape: torch.Size, axis: int, ranges: Ranges) -> Tensor:
@@ -127,7 +120,7 @@ class _OwnPart(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: int, ranges: Ranges, group: DeviceGroup) -> Tensor:
         ctx.shape, ctx.axis, ctx.ranges, ctx.group = x.shape, axis, ranges, group
-        return take(x, axis, ranges).clone()
+        return taken(x, axis, ranges).clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
@@ -144,39 +137,18 @@ class _Sum(torch.autograd.Function):
         return gradients[0], None
 
 
-class _ScatteredSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, partial: Tensor, piece: Piece, group: DeviceGroup) -> Tensor:
-        ctx.piece, ctx.group = piece, group
-        return _own_sum(partial, piece, group)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return _collected(gradients[0], ctx.piece, ctx.group), None, None
-
-
 class _Collect(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, part: Tensor, piece: Piece, group: DeviceGroup, is_whole: bool) -> Tensor:
         ctx.piece, ctx.group, ctx.is_whole = piece, group, is_whole
-        return _collected(part, piece, group)
+        return group.whole_of(part, piece)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         piece, group = ctx.piece, ctx.group
         if ctx.is_whole:  # all members have the same gradient
-            return take(gradients[0], piece.axis, piece.ranges(group.index, group.degree)), None, None, None
-        return _own_sum(gradients[0], piece, group), None, None, None
-
-
-def _collected(part: Tensor, piece: Piece, group: DeviceGroup) -> Tensor:
-    return joined(group.parts_of_all(part.detach()), piece)
-
-
-def _own_sum(partial: Tensor, piece: Piece, group: DeviceGroup) -> Tensor:
-    assert piece.axis is not None
-    parts = [take(partial.detach(), piece.axis, piece.ranges(index, group.degree)) for index in range(group.degree)]
-    return group.sum_of_parts(torch.stack(parts))
+            return taken(gradients[0], piece.axis, piece.ranges(group.index, group.degree)), None, None, None
+        return group.own_sum(gradients[0], piece), None, None, None
 
 
 class _Gather(torch.autograd.Function):
@@ -194,4 +166,4 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        return take(gradients[0], ctx.axis, ctx.ranges), None, None, None
+        return taken(gradients[0], ctx.axis, ctx.ranges), None, None, None

@@ -166,12 +166,27 @@ class DeviceGroup:
         out: tuple[Tensor, ...] = _ColumnParallel.apply(x_BtC, self, len(weights), *weights, *biases)
         return out
 
-    def scattered_sum(self, partial_BTC: Tensor) -> Tensor:
-        """This member's tokens of the sum over all members; backward, gradients of all tokens are gathered."""
+    def scattered_sum(self, partial: Tensor, piece: Piece | None = None) -> Tensor:
+        """This member's part of the sum over all members; backward, all parts of the gradient are gathered.
+
+        Args:
+            partial: of the whole.
+            piece: how members divide it; None: by tokens [B, T, C].
+        """
         if self.tensor_degree == 1:
-            return partial_BTC
-        out: Tensor = _ScatteredSum.apply(partial_BTC, self)
+            return partial
+        out: Tensor = _ScatteredSum.apply(partial, piece or Piece(tuple(partial.shape), 1), self)
         return out
+
+    def own_sum(self, partial: Tensor, piece: Piece) -> Tensor:
+        """This member's part of the sum over all members, without autograd."""
+        assert piece.axis is not None
+        ranges = (piece.ranges(index, self.degree) for index in range(self.degree))
+        return self.sum_of_parts(torch.stack([taken(partial.detach(), piece.axis, each) for each in ranges]))
+
+    def whole_of(self, part: Tensor, piece: Piece) -> Tensor:
+        """The whole of all members' equal parts, on every member, without autograd."""
+        return joined(self.parts_of_all(part.detach()), piece)
 
     def all_gather(self, x_BtC: Tensor) -> Tensor:
         """All members' tokens, without autograd."""
@@ -310,8 +325,8 @@ class DeviceGroup:
             if piece.axis is None:
                 found.append(torch.zeros_like(x) if is_gradient and self.divides_samples and index else x)
             else:
-                parts = [x.view(piece.shape).narrow(piece.axis, a, b - a) for a, b in piece.ranges(index, self.degree)]
-                found.append((parts[0] if len(parts) == 1 else torch.cat(parts, piece.axis)).reshape(-1))
+                part = taken(x.view(piece.shape), piece.axis, piece.ranges(index, self.degree))
+                found.append(part.reshape(-1))
         return found[0].contiguous() if len(found) == 1 else torch.cat(found)
 
     def sizes_of(self, pieces: Sequence[Piece], index: int) -> list[int]:
@@ -326,6 +341,12 @@ class DeviceGroup:
 
 ALONE = DeviceGroup()
 """A device that serves by itself."""
+
+
+def taken(x: Tensor, axis: int, ranges: Sequence[tuple[int, int]]) -> Tensor:
+    """Elements of ranges along an axis, one behind the other; a view where there is one range."""
+    parts = [x.narrow(axis, first, end - first) for first, end in ranges]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
 
 
 def joined(parts: Sequence[Tensor] | Tensor, piece: Piece) -> Tensor:
@@ -383,10 +404,10 @@ class _ColumnParallel(torch.autograd.Function):
 
 class _ScatteredSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, partial_BTC: Tensor, group: DeviceGroup) -> Tensor:
-        ctx.group = group
-        return group.reduce_scatter(partial_BTC)
+    def forward(ctx: Any, partial: Tensor, piece: Piece, group: DeviceGroup) -> Tensor:
+        ctx.piece, ctx.group = piece, group
+        return group.own_sum(partial, piece)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.group.all_gather(gradients[0]), None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.group.whole_of(gradients[0], ctx.piece), None, None

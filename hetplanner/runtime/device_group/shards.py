@@ -14,7 +14,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from hetplanner.runtime.device_group.group import DeviceGroup, block_ranges, part_range
+from hetplanner.runtime.device_group.group import DeviceGroup, block_ranges, part_range, taken
 from hetplanner.runtime.model.layout import ModelWeight, Weight
 from hetplanner.runtime.model.modules import ADAPTER_LEAVES
 from hetplanner.workload.transformer import TransformerConfig
@@ -89,9 +89,7 @@ class Shard:
         if self.is_repeated:
             part.copy_(values)
         else:
-            part.copy_(
-                torch.cat([values.narrow(self.axis, first, end - first) for first, end in self.ranges], self.axis)
-            )
+            part.copy_(taken(values, self.axis, self.ranges))
 
     def blocks(self) -> Iterator[Block]:
         """The part, in the member's order."""

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from hetplanner.runtime.device_group import sharded_weights
 from hetplanner.runtime.device_group.cross_entropy import count_correct
-from hetplanner.runtime.device_group.divided_calls import MemberStep, take
-from hetplanner.runtime.device_group.group import ALONE, DeviceGroup, block_ranges, part_range
+from hetplanner.runtime.device_group.divided_calls import MemberStep
+from hetplanner.runtime.device_group.group import ALONE, DeviceGroup, block_ranges, part_range, taken
 from hetplanner.runtime.device_group.regathering import Regathering
 from hetplanner.runtime.device_group.shards import has_own_rows
 from hetplanner.runtime.model.aten import DTYPES, AtenCall, aten_call, drawing
@@ -337,7 +337,7 @@ class ProgramStage:
             with drawing(self._key, node.name, self.device):
                 whole = x.new_empty((*x.shape[:axis], sum(blocks), *x.shape[axis + 1 :]))
                 kept = whole.bernoulli_(1.0 - share)
-            return take(kept, axis, ranges).div(1.0 - share)
+            return taken(kept, axis, ranges).div(1.0 - share)
 
         def drop(x: Tensor, *_: Any) -> Tensor:
             return x * own_draws(x)

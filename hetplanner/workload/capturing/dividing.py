@@ -61,14 +61,14 @@ def divide(program: Program, degree: int) -> Division:
         found.run()
         if not found.is_changed:
             return found.division()
-    return Division(program, undivided=dict.fromkeys(setting.products, "no call"))
+    return Division(program)
 
 
 @dataclass
 class _Choices:
     """What earlier passes have found of products with weights, by node."""
 
-    whole: dict[str, str] = field(default_factory=dict)
+    whole: set[str] = field(default_factory=set)
     gathered: set[str] = field(default_factory=set)
     blocks: dict[str, tuple[int, ...]] = field(default_factory=dict)
     read_whole: set[str] = field(default_factory=set)
@@ -142,7 +142,7 @@ class _Pass:
         steps = {name: step for name, step in self._steps.items() if is_used[name]}
         nodes = tuple(node for node in self._nodes if is_used.get(node.name, True))
         program, partial = self.program.model_copy(update={"nodes": nodes}), frozenset(self._partial)
-        return Division(program, steps, self._weights, self._layouts, partial, dict(self.choices.whole))
+        return Division(program, steps, self._weights, self._layouts, partial)
 
     # -- values, as rules see them ----------------------------------------------------------------
 
@@ -444,7 +444,7 @@ class _Pass:
                 self.choices.gathered.add(source)
             else:
                 self.choices.gathered.discard(source)
-                self.choices.whole[source] = f"{node.call} of {node.op or 'no operator'}"
+                self.choices.whole.add(source)
         self._layouts.pop(node.name, None)
         self._add_whole(node)
 

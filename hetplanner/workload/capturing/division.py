@@ -54,7 +54,6 @@ class Division:
         weights: by parameter that is divided, its axis and the blocks along it.
         layouts: by divided value.
         partial: weights that every member has, and whose gradients are those of its own part.
-        undivided: by product whose weight is whole, the call that computes with elements of several members.
     """
 
     program: Program
@@ -62,4 +61,3 @@ class Division:
     weights: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     layouts: dict[str, Layout] = field(default_factory=dict)
     partial: frozenset[str] = frozenset()
-    undivided: dict[str, str] = field(default_factory=dict)

@@ -1,7 +1,8 @@
-"""Groups whose devices divide the samples of a captured model train as one process does."""
+"""Groups whose devices divide the samples or the layers of a captured model train as one process does."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 
 from hetplanner.capture.assemble import capture_workload
 from hetplanner.capture.huggingface import config_factory
+from hetplanner.plan.model import Plan
+from hetplanner.plan.problem import Constraints
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.tensor_degrees import Sharding
@@ -17,7 +20,7 @@ from hetplanner.workload.workload import Workload
 from tests.support.models.architectures import ARCHITECTURES
 from tests.support.plans.factories import chain_plan
 from tests.support.plans.grouped import in_groups
-from tests.support.training.real_ranks import train
+from tests.support.training.real_ranks import gone_on, train
 
 pytestmark = pytest.mark.distributed
 
@@ -43,6 +46,10 @@ CASES = {
     "mamba, zero2": Case("mamba", (0.5,), (2, 2), "zero2"),
     "lists of matrices, and one of fewer rows than devices": Case("", (0.5,), (4, 2)),
     "images": Case("convnext", (0.5,), (2, 2)),
+    "layers, fused projections, dropout also of attention": Case("gpt2", (0.5,), (4, 2), "tensor"),
+    "layers, mixture of experts, single device in front": Case("mixtral", (0.4,), (1, 2), "tensor"),
+    "layers, a table of positions by head": Case("t5", (0.3, 0.7), (2, 1, 4), "tensor"),
+    "layers, tied table with a padding row": Case("bert", (0.5,), (2, 4), "tensor"),
 }
 
 
@@ -81,3 +88,28 @@ def test_losses_and_weights_equal_one_process(name: str, tmp_path: Path) -> None
     saved, reference = load_file(tmp_path / "model.safetensors"), model.named_weights()
     for weight, values in reference.items():
         assert (saved[weight] - values).abs().max() < 1e-3, weight
+
+
+def two_stages(replicas: int = 1, **changes: Any) -> Plan:
+    workload = captured("gpt2").replace(**changes)
+    return chain_plan([2 // replicas] * replicas, [len(workload.graph.ops) // 2], workload=workload)
+
+
+def test_lower_precision_and_evaluation_are_those_of_single_devices(tmp_path: Path) -> None:
+    made = captured("gpt2")
+    single = two_stages(dtype="bfloat16", captured=made.captured.in_dtype(4, 2))
+    config = TrainConfig(steps=6, seed=3, learning_rate=1e-3, eval_every=3)
+    runs = [train(plan, config, tmp_path / name) for name, plan in
+            (("single", single), ("groups", in_groups(single, [2, 2])))]  # fmt: skip
+    assert runs[1].losses() == pytest.approx(runs[0].losses(), rel=2e-3)
+    for one, two in zip(*(run.all_lines("validation") for run in runs), strict=True):
+        assert two["loss_sum"] == pytest.approx(one["loss_sum"], rel=2e-3)
+        assert two["num_correct"] == pytest.approx(one["num_correct"], rel=0.1)
+
+
+def test_a_run_goes_on_with_groups_whose_replicas_shard_states_and_recompute(tmp_path: Path) -> None:
+    single = two_stages(replicas=2)
+    sharded = single.replace(problem=single.problem.replace(constraints=Constraints(zero=1)))
+    recomputed = sharded.replace(stages=tuple(stage.replace(recompute=True) for stage in sharded.stages))
+    straight, rest = gone_on(single, in_groups(recomputed, [2, 1, 1, 2]), tmp_path)
+    assert rest == pytest.approx(straight, rel=1e-5)

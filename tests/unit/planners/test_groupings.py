@@ -145,7 +145,7 @@ def test_groups_that_no_plan_can_have_are_named(groups, message: str) -> None:
         (
             preset("resnet101"),
             (2,),
-            "is a captured model, and each device would compute 100% of it, most in .conv1.; use degree 1, or",
+            "is a captured model: 100% of its arithmetic is not divided, most of it in .conv1.; use degree 1",
         ),
         (preset("gpt2", adapters="8"), (2,), "adapters are not divided"),
         (preset("llama-8b", micro_batch=1), (8,), "no host has 8 usable devices of one kind"),

@@ -7,7 +7,6 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.train import TrainConfig
 from hetplanner.swarm.peer.engine import StageEngine
 from hetplanner.swarm.spec import SwarmSpec, read_spec, spec_of
-from hetplanner.workload.program import Program
 from hetplanner.workload.workload import Workload
 from tests.support.models.architectures import captured
 from tests.support.plans.factories import small_cluster, swarm_plan
@@ -16,10 +15,6 @@ from tests.support.plans.factories import small_cluster, swarm_plan
 def spec_for(workload: Workload) -> SwarmSpec:
     cut = workload.boundaries[len(workload.boundaries) // 2]
     return spec_of(swarm_plan([1, 1], [cut], workload=workload, cluster=small_cluster(2)), TrainConfig(steps=2))
-
-
-def changed(workload: Workload, program: Program) -> Workload:
-    return workload.replace(program=program)
 
 
 def test_a_language_model_is_taken_and_its_spec_read_again() -> None:
@@ -41,8 +36,14 @@ def test_a_stage_that_reads_what_it_is_not_sent_is_refused_by_number() -> None:
         node.model_copy(update={"args": ({"batch": "inputs"}, *node.args[1:])}) if node is last else node
         for node in workload.program.nodes
     )
-    with pytest.raises(InvalidInput, match=r"stage 1 reads inputs, which go to the first and the last stage alone"):
-        spec_for(changed(workload, workload.program.model_copy(update={"nodes": nodes})))
+    with pytest.raises(InvalidInput, match=r"stage 1 reads the inputs; in a swarm inputs go to the first stage alone"):
+        spec_for(workload.replace(program=workload.program.model_copy(update={"nodes": nodes})))
+
+
+def test_a_graph_without_a_program_is_refused() -> None:
+    workload = captured("gpt_neox").replace(program=None, huggingface=None)
+    with pytest.raises(InvalidInput, match=r"is a captured graph without a program"):
+        spec_for(workload)
 
 
 def test_tokens_that_the_model_does_not_know_are_refused() -> None:
