@@ -4,8 +4,10 @@ Bytes are tokens whatever the model's vocabulary is; text in a tokenizer's ids c
 Face data set. Files stay on disk: an index of their sizes tells which of them a window lies in.
 """
 
+import itertools
 import os
 import sysconfig
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +35,7 @@ class Files:
         start_F: where each begins in the stream, and behind the last where a next one would.
     """
 
-    paths: tuple[Path, ...]
+    paths: tuple[str, ...]
     start_F: np.ndarray
 
     @property
@@ -55,9 +57,9 @@ class Files:
         return out
 
 
-def _bytes(path: Path, first: int, count: int) -> bytes:
+def _bytes(path: str, first: int, count: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb") as file:
             file.seek(first)
             found = file.read(count)
     except OSError as error:
@@ -67,7 +69,7 @@ def _bytes(path: Path, first: int, count: int) -> bytes:
     return found
 
 
-def _unreadable(path: Path, error: OSError) -> InvalidInput:
+def _unreadable(path: str, error: OSError) -> InvalidInput:
     return InvalidInput(f"data: {path} cannot be read: {error.strerror}; make it readable or remove it")
 
 
@@ -82,49 +84,58 @@ def open_text(path: Path, need: TokenNeed) -> Windows:
             f"workload {need.workload}: vocab must be at least {VOCAB} for byte-level text, got {need.vocab}"
         )
     root = path if path.is_dir() else path.parent
-    found = [(p, _size(p)) for p in text_files(path)]
-    sizes = [(p, size) for p, size in found if size]
+    sizes = [(p, size) for p in text_files(path) if (size := _size(p))]
     if not sizes:
         raise InvalidInput(f"data: {path} holds no text ({', '.join(sorted(SUFFIXES))}); add some")
-    parts: dict[bool, list[tuple[Path, int]]] = {False: [], True: []}
+    parts: dict[bool, list[tuple[str, int]]] = {False: [], True: []}
     for p, size in sizes:
-        parts[is_held_out(p.relative_to(root).as_posix())].append((p, size))
+        parts[is_held_out(p[len(os.path.join(root, "")) :])].append((p, size))
     train, validation = _joined(parts[False]), _joined(parts[True])
     if min(train.num_tokens, validation.num_tokens) <= need.seq_len:  # few files: cut the text itself
         return split_windows(str(path), need, _joined(sizes), None)
     return split_windows(str(path), need, train, validation)
 
 
-def _joined(sizes: list[tuple[Path, int]]) -> Files:
+def _joined(sizes: list[tuple[str, int]]) -> Files:
     start_F = np.concatenate(([0], np.cumsum([size + 1 for _, size in sizes], dtype=np.int64)))
     return Files(tuple(p for p, _ in sizes), start_F)
 
 
-def _size(path: Path) -> int:
+def _size(path: str) -> int:
     """Bytes of a file that can be opened."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", buffering=0) as file:
             return os.fstat(file.fileno()).st_size
     except OSError as error:
         raise _unreadable(path, error) from None
 
 
-def text_files(root: Path) -> list[Path]:
+def text_files(root: Path) -> list[str]:
     """A folder's text files in path order, or the file itself. Raises InvalidInput: too many, or none can be read."""
     if not root.is_dir():
-        return [root]
+        return [str(root)]
 
-    def refuse(error: OSError) -> None:
-        raise _unreadable(Path(error.filename), error)
+    suffixes = frozenset((".py",)) if root == standard_library() else SUFFIXES
+    found = list(itertools.islice(_texts_in(str(root), suffixes), MAX_FILES + 1))
+    if len(found) > MAX_FILES:
+        raise InvalidInput(f"data: {root} holds more than {MAX_FILES} text files; join them, or give a part of it")
+    return found
 
-    suffixes = {".py"} if root == standard_library() else SUFFIXES
-    found: list[Path] = []
-    for folder, folders, names in os.walk(root, onerror=refuse):
-        folders[:] = sorted(f for f in folders if f not in ("site-packages", "__pycache__") and not f.startswith("."))
-        found += [Path(folder, n) for n in names if Path(n).suffix.lower() in suffixes and not n.startswith(".")]
-        if len(found) > MAX_FILES:
-            raise InvalidInput(f"data: {root} holds more than {MAX_FILES} text files; join them, or give a part of it")
-    return sorted(p for p in found if p.is_file())
+
+def _texts_in(folder: str, suffixes: frozenset[str]) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as entries:
+            ordered = sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        raise _unreadable(folder, error) from None
+    for entry in ordered:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            if entry.name not in ("site-packages", "__pycache__"):
+                yield from _texts_in(entry.path, suffixes)
+        elif os.path.splitext(entry.name)[1].lower() in suffixes and entry.is_file():
+            yield entry.path
 
 
 def standard_library() -> Path:

@@ -27,6 +27,7 @@ PRELOADED = (
     "hetplanner.plan.files.plan_files",
     "hetplanner.plan.files.train_files",
     "torch.fx.experimental.symbolic_shapes",  # the first backward imports it
+    "numpy.ma",  # numpy imports it when it is first used
 )
 HEEDED = {"nnodes", "nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdzv_conf", "rdzv_id", "node_rank"}
 HEEDED |= {"max_restarts", "log_dir", "module", "training_script", "training_script_args"}

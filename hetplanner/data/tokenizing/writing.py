@@ -155,7 +155,7 @@ class _Files:
 def _write_texts(
     text: Path, tokenizer: Any, end: int | None, folder: Path, written: Written, advance: Callable[[Written], None]
 ) -> None:
-    paths = text_files(text)
+    paths = [Path(path) for path in text_files(text)]
     root = text if text.is_dir() else text.parent
     held_out = {path for path in paths if is_held_out(path.relative_to(root).as_posix())}
     by_file = 0 < len(held_out) < len(paths)

@@ -101,7 +101,9 @@ def _compile(part: str, folder: Path | None, *, wait: bool) -> bool:
 
 
 def _end_with_stdin() -> None:
-    sys.stdin.buffer.read()
+    with contextlib.suppress(OSError):
+        while os.read(0, 1024):  # not through a buffer: its lock would abort an ordinary end
+            pass
     os._exit(0)  # a compilation cannot be interrupted; numba's files are complete or absent
 
 

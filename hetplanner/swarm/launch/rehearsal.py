@@ -41,6 +41,7 @@ PRELOADED = [
     "torch",
     "torch.distributed",
     "torch.fx.experimental.symbolic_shapes",  # the first backward imports it
+    "numpy.ma",  # numpy imports it when it is first used
     "hetplanner.codecs.kernels",
     "hetplanner.swarm.peer.group.leader",
     "hetplanner.runtime.train.data",

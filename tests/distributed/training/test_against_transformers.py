@@ -18,7 +18,7 @@ from tests.support.training.real_ranks import train
 
 pytestmark = pytest.mark.distributed
 
-STEPS = 20
+STEPS = 8
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "dropout_rate": 0.0, "dropout": 0.0}
 MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
     "bert": (transformers.AutoModelForMaskedLM, ARCHITECTURES["bert (hidden tokens)"]),

@@ -29,7 +29,9 @@ from tests.support.training.real_ranks import Ranks, gone_on, start_ranks, train
 
 pytestmark = pytest.mark.distributed
 
-STEPS, FOREVER = 30, 100_000
+STEPS, FEW, FOREVER = 30, 8, 100_000
+LONG = ("degree 2", "degree 4, recompute", "2 x 2 x 2, dropout", "unlike degrees by stage")
+"""Of these plans losses are compared over `STEPS`, of the others over `FEW`."""
 
 
 gpt = partial(small_gpt, global_batch=8, vocab=258, heads=4, ffn=66)
@@ -61,11 +63,11 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 def test_losses_and_weights_equal_one_process(name: str, tmp_path: Path) -> None:
     plan = PLANS[name]()
-    config = TrainConfig(steps=STEPS, seed=3, learning_rate=3e-3, clip_norm=1.0)
+    config = TrainConfig(steps=STEPS if name in LONG else FEW, seed=3, learning_rate=3e-3, clip_norm=1.0)
     model, expected = train_reference(plan.problem.workload, config)
     losses = train(plan, config, tmp_path).losses()
     assert losses == pytest.approx(expected, rel=1e-5)
-    assert losses[-1] < losses[0] - 0.1, "the model learns"
+    assert losses[-1] < losses[0], "the model learns"
     saved, reference = load_file(tmp_path / "model.safetensors"), model.named_weights()
     assert saved.keys() == reference.keys()
     for weight, values in reference.items():

@@ -24,7 +24,7 @@ from tests.support.training.real_ranks import Ranks, train
 
 pytestmark = pytest.mark.distributed
 
-STEPS = 30
+STEPS = 15
 MICRO_BATCHES = 8
 
 

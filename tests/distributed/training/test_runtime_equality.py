@@ -31,7 +31,9 @@ from tests.support.training.real_ranks import Ranks, train
 
 pytestmark = pytest.mark.distributed
 
-STEPS = 30
+STEPS, FEW = 30, 10
+LONG = ("2x2 uneven layers and shares, another order", "1-3-2 ragged", "2x2 interleaved, two chunks")
+"""Of these plans losses are compared over `STEPS`, of the others over `FEW`."""
 
 
 def llama(*, global_batch: int = 16) -> Workload:
@@ -112,11 +114,10 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 def test_losses_and_weights_equal_one_process(name: str, tmp_path: Path) -> None:
     plan = PLANS[name]()
-    config = TrainConfig(steps=STEPS, seed=3, learning_rate=3e-3)
+    config = TrainConfig(steps=STEPS if name in LONG else FEW, seed=3, learning_rate=3e-3)
     model, expected = train_reference(plan.problem.workload, config)
     ranks = train(plan, config, tmp_path)
     losses = ranks.losses()
-    assert len(losses) == STEPS
     assert max(abs(a - b) for a, b in zip(losses, expected, strict=True)) < 5e-5
     assert losses[-1] < losses[0] - 0.3, "the model learns"
     saved = load_file(tmp_path / "model.safetensors")
@@ -261,7 +262,7 @@ def boundary_and_reduce_bytes(ranks: Ranks) -> tuple[int, int]:
 
 def test_int8_stays_close_and_travels_light(tmp_path: Path) -> None:
     plan = chain_plan([5, 3], [4], workload=gpt())
-    config = TrainConfig(steps=STEPS, seed=0, learning_rate=3e-3)
+    config = TrainConfig(steps=FEW, seed=0, learning_rate=3e-3)
     dense = train(plan, config, tmp_path / "dense")
     light = train(with_codec(plan, Codec(name="int8", block=256)), config, tmp_path / "int8")
     assert abs(light.losses()[-1] / dense.losses()[-1] - 1) < 0.01
@@ -269,7 +270,7 @@ def test_int8_stays_close_and_travels_light(tmp_path: Path) -> None:
     dense_boundary, dense_reduce = boundary_and_reduce_bytes(dense)
     light_boundary, light_reduce = boundary_and_reduce_bytes(light)
     # 8 micro-batches over one boundary, forth and back, 2 x 32 x 32 float32 each
-    assert dense_boundary == STEPS * 8 * 2 * 2 * 32 * 32 * 4
+    assert dense_boundary == FEW * 8 * 2 * 2 * 32 * 32 * 4
     assert light_boundary <= 0.27 * dense_boundary
     assert light_reduce == dense_reduce
     spans = [s for s in light.all_lines("span") if s["kind"] == "send"]
@@ -279,13 +280,13 @@ def test_int8_stays_close_and_travels_light(tmp_path: Path) -> None:
 def test_fp16_and_compressed_reduction_keep_replicas_equal(tmp_path: Path) -> None:
     plan = with_codec(chain_plan([5, 3], [4], workload=gpt()), Codec(name="fp16"))
     plan = plan.replace(stages=tuple(s.replace(reduce_codec=Codec(name="int8")) for s in plan.stages))
-    config = TrainConfig(steps=STEPS, seed=0, learning_rate=3e-3)
+    config = TrainConfig(steps=FEW, seed=0, learning_rate=3e-3)
     _, expected = train_reference(plan.problem.workload, config)
     ranks = train(plan, config, tmp_path)
     assert abs(ranks.losses()[-1] / expected[-1] - 1) < 0.01
     _, reduced = boundary_and_reduce_bytes(ranks)
     params = plan.problem.workload.graph.num_params
-    assert reduced < 0.3 * STEPS * params * 4 * 2 * 2
+    assert reduced < 0.3 * FEW * params * 4 * 2 * 2
 
 
 def test_topk_gradients_follow_the_activations_positions(tmp_path: Path) -> None:
@@ -293,7 +294,7 @@ def test_topk_gradients_follow_the_activations_positions(tmp_path: Path) -> None
     workload = gpt(dropout=0.1)
     plan = with_codec(chain_plan([5, 3], [4, 8], workload=workload), Codec(name="topk", ratio=3.0))
     plan = plan.replace(stages=tuple(s.replace(recompute=i == 1) for i, s in enumerate(plan.stages)))
-    config = TrainConfig(steps=60, seed=0, learning_rate=3e-3)
+    config = TrainConfig(steps=STEPS, seed=0, learning_rate=3e-3)
     _, expected = train_reference(workload, config)
     ranks = train(plan, config, tmp_path / "topk")
     losses = ranks.losses()
@@ -303,10 +304,10 @@ def test_topk_gradients_follow_the_activations_positions(tmp_path: Path) -> None
     elements = 2 * 32 * 32
     kept = -(-elements // 3)
     # fp16 values and a bitmap with the activations, values alone with the gradients
-    assert sent == 60 * 8 * 2 * (2 * kept + elements // 8 + 2 * kept)
+    assert sent == STEPS * 8 * 2 * (2 * kept + elements // 8 + 2 * kept)
     spans = [s for s in ranks.all_lines("span") if s["kind"] == "send"]
     assert {s["bytes"] for s in spans if s["role"] == "gradient"} == {2 * kept}
-    assert sent == 60 * sum(
+    assert sent == STEPS * sum(
         plan.boundary_bytes(s, a, b, "activation") + plan.boundary_bytes(s, b, a, "gradient")
         for m in range(8)
         for s, (a, b) in enumerate(itertools.pairwise(plan.path_of_micro_batch(m)))
@@ -328,7 +329,7 @@ def test_a_planned_ratio_trains_close_to_dense(rule: str, tmp_path: Path) -> Non
     problem = Problem(cluster=cluster, workload=gpt(), constraints=constraints)
     plan = make_planner("evolution").solve(problem, budget="2000 evaluations").plan
     assert {rule.codec.name for rule in plan.link_codecs} == {"topk"}
-    config = TrainConfig(steps=60, seed=0, learning_rate=3e-3)
+    config = TrainConfig(steps=STEPS, seed=0, learning_rate=3e-3)
     _, expected = train_reference(problem.workload, config)
     ranks = train(plan, config, tmp_path)
     losses = ranks.losses()
@@ -338,7 +339,7 @@ def test_a_planned_ratio_trains_close_to_dense(rule: str, tmp_path: Path) -> Non
 
 def test_saved_model_has_the_loss_it_was_trained_to_and_samples(tmp_path: Path) -> None:
     plan = chain_plan([8], [4], workload=gpt())
-    config = TrainConfig(steps=STEPS, seed=0, learning_rate=3e-3)
+    config = TrainConfig(steps=FEW, seed=0, learning_rate=3e-3)
     ranks = train(plan, config, tmp_path)
     reference, _ = train_reference(plan.problem.workload, config)
     model = load_model(tmp_path)

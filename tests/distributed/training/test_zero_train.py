@@ -23,7 +23,9 @@ from tests.support.training.real_ranks import gone_on, start_ranks, train
 
 pytestmark = pytest.mark.distributed
 
-STEPS, FOREVER = 30, 100_000
+STEPS, FEW, FOREVER = 30, 8, 100_000
+LONG = ("2 replicas x 2 stages, dropout", "two sites", "unlike groups, llama")
+"""Of these plans losses are compared over `STEPS`, of the others over `FEW`."""
 
 
 def with_codec(plan: Plan, name: str) -> Plan:
@@ -55,24 +57,25 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 def test_it_trains_as_without_it_to_the_bit_and_as_one_process(name: str, tmp_path: Path) -> None:
     plan = PLANS[name]()
-    config = TrainConfig(steps=STEPS, seed=3, learning_rate=3e-3, checkpoint_every=STEPS)
+    steps = STEPS if name in LONG else FEW
+    config = TrainConfig(steps=steps, seed=3, learning_rate=3e-3, checkpoint_every=steps)
     whole, parts = train(plan, config, tmp_path / "whole"), train(sharded(plan), config, tmp_path / "parts")
     _, expected = train_reference(plan.problem.workload, config)
     assert parts.losses() == whole.losses()
     assert parts.losses() == pytest.approx(expected, rel=1e-5)
     one, two = (load_file(tmp_path / run / "model.safetensors") for run in ("whole", "parts"))
     assert all(torch.equal(one[weight], two[weight]) for weight in one.keys() | two.keys())
-    kept, all_kept = states_kept(plan, tmp_path / "parts"), states_kept(plan, tmp_path / "whole")
+    kept, all_kept = states_kept(plan, tmp_path / "parts", steps), states_kept(plan, tmp_path / "whole", steps)
     assert sum(kept) < sum(all_kept)
     squares = [sum(line["grad_square"] for line in run.all_lines("step")) for run in (whole, parts)]
     assert squares[1] == pytest.approx(squares[0], rel=1e-4)
 
 
-def states_kept(plan: Plan, run_dir: Path) -> list[int]:
+def states_kept(plan: Plan, run_dir: Path, steps: int) -> list[int]:
     """Elements of optimizer states in each rank's file."""
     found = []
     for rank in range(len(plan.ranks)):
-        with safe_open(checkpoint_folder(run_dir, STEPS) / rank_file(rank), framework="pt") as file:
+        with safe_open(checkpoint_folder(run_dir, steps) / rank_file(rank), framework="pt") as file:
             names = [name for name in file.keys() if name.endswith((".mean", ".square"))]  # noqa: SIM118
             found.append(sum(file.get_tensor(name).numel() for name in names))
     return found
@@ -80,8 +83,8 @@ def states_kept(plan: Plan, run_dir: Path) -> list[int]:
 
 def test_each_replica_keeps_its_part_of_the_states(tmp_path: Path) -> None:
     plan = chain_plan([3, 3, 2], [], workload=small_gpt())
-    train(sharded(plan), TrainConfig(steps=STEPS, checkpoint_every=STEPS), tmp_path)
-    kept = states_kept(plan, tmp_path)
+    train(sharded(plan), TrainConfig(steps=FEW, checkpoint_every=FEW), tmp_path)
+    kept = states_kept(plan, tmp_path, FEW)
     assert sum(kept) == 2 * plan.problem.workload.graph.num_trained
     assert max(kept) - min(kept) <= 2
 
@@ -98,7 +101,7 @@ def test_clipping_and_number_formats(dtype: str, tmp_path: Path) -> None:
 
 def test_gradients_are_compressed_and_weights_are_not(tmp_path: Path) -> None:
     plan = with_codec(chain_plan([5, 3], [5], workload=small_gpt()), "int8")
-    config = TrainConfig(steps=STEPS, seed=3, learning_rate=3e-3)
+    config = TrainConfig(steps=FEW, seed=3, learning_rate=3e-3)
     allowed = plan.replace(problem=plan.problem.replace(
         constraints=plan.problem.constraints.replace(codecs=("none", "int8"))))  # fmt: skip
     ranks = train(sharded(allowed), config, tmp_path)

@@ -21,7 +21,7 @@ from hetplanner.runtime.rng import RngKey
 from hetplanner.runtime.train.data import Batches, open_batches
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.swarm.event_log import EVENTS_FILE, parse_events
-from hetplanner.swarm.launch.rehearsal import Rehearsal
+from hetplanner.swarm.launch.rehearsal import PRELOADED, Rehearsal
 from hetplanner.swarm.peer.engine import StageEngine
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.workload.transformer import TransformerConfig
@@ -29,6 +29,7 @@ from hetplanner.workload.workload import Workload
 from tests.support.swarms.local_swarm import lone_paths, train_local
 
 MICRO_BATCH, SEQ_LEN = 2, 32
+PRELOADED.extend(("tests.support.training.preloaded", __name__))
 
 
 def small_spec(

@@ -22,8 +22,9 @@ from hetplanner.runtime.comm.connect import store_at
 from hetplanner.runtime.launch import PRELOADED
 from tests.support.processes.patience import HANG_S, stretched, until
 
-_CONTEXT = mp.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "torch.distributed", *PRELOADED])
+FORKS = mp.get_context("forkserver")
+FORKS.set_forkserver_preload([*PRELOADED, "tests.support.training.preloaded", __name__])
+"""Processes are forks of one that has loaded torch and what ranks import."""
 
 SHORT_PROFILE_S = 0.02
 """The product takes 0.4 s, of every rank, at every start."""
@@ -123,9 +124,7 @@ def start_ranks(
     world = num_ranks or len(plan.processes)
     store = store_at("127.0.0.1", 0, timedelta(seconds=60), is_master=True)
     processes = [
-        _CONTEXT.Process(
-            target=_rank, args=(str(run_dir), rank, world, store.port, fault, profile_s), name=f"rank-{rank}"
-        )
+        FORKS.Process(target=_rank, args=(str(run_dir), rank, world, store.port, fault, profile_s), name=f"rank-{rank}")
         for rank in range(world)
     ]
     for process in processes:

@@ -1,7 +1,6 @@
 """The live tensors of one stage at work, and what a plan counts for them."""
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -53,9 +52,18 @@ class Case:
         return f"{self.family} {self.dtype} {self.part} {self.in_flight}{''.join(kinds)} {more}"
 
 
-@cache
+CAPTURES: dict[str, Workload] = {}
+"""By type of model; another process is given them: to capture one it would load transformers."""
+
+
 def captured(model_type: str) -> Workload:
-    """An architecture of transformers of the same size."""
+    """An architecture of transformers of the same size, captured once."""
+    if model_type not in CAPTURES:
+        CAPTURES[model_type] = _capture(model_type)
+    return CAPTURES[model_type]
+
+
+def _capture(model_type: str) -> Workload:
     sizes = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512}
     fields = {"model_type": model_type, "vocab_size": 4000, "max_position_embeddings": 256, **sizes}
     factory = config_factory(fields, model_type, micro_batch=4, seq_len=256)

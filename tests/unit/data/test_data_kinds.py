@@ -12,7 +12,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 from PIL import Image
 
-from hetplanner.data import images
+from hetplanner.data import images, text
 from hetplanner.data.interface import is_held_out
 from hetplanner.data.need import ImageNeed, TokenNeed, need_of
 from hetplanner.data.registry import KINDS, absolute_data, check_data, open_data
@@ -173,14 +173,13 @@ def test_bad_text_is_refused_with_the_remedy(tmp_path: Path, make: Any, message:
 
 def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_texts(tmp_path / "data")
-    opened = Path.open
 
-    def refuse(self: Path, *args: Any, **kwargs: Any) -> Any:  # chmod would not stop root
-        if self.name == "7.txt":
+    def refuse(path: str, *args: Any, **kwargs: Any) -> Any:  # chmod would not stop root
+        if path.endswith("/7.txt"):
             raise PermissionError(13, "Permission denied")
-        return opened(self, *args, **kwargs)
+        return open(path, *args, **kwargs)
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(text, "open", refuse, raising=False)
     with pytest.raises(InvalidInput, match=r"7\.txt cannot be read: Permission denied; make it readable"):
         check_data(str(folder), GPT)
 
