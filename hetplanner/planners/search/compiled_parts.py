@@ -57,12 +57,23 @@ def compiler(parts: Iterable[str] = ()) -> list[str]:
     return [sys.executable, "-m", "hetplanner.planners.search.kernel_parts", *parts]
 
 
-def begin_compiling(parts: Iterable[str] = ()) -> subprocess.Popen[bytes] | None:
-    """A process that compiles these parts (none: all) and ends with this one at the latest; None: it does not start."""
+AT_ONCE = "--at-once"
+"""Option of the command: at the priority of any process, for a search that waits."""
+
+
+def begin_compiling(parts: Iterable[str] = (), *, at_once: bool = False) -> subprocess.Popen[bytes] | None:
+    """A process that compiles these parts (none: all) and ends with this one at the latest; None: it does not start.
+
+    It works in the background, unless a search waits for it (`at_once`).
+    """
     quiet = subprocess.DEVNULL
     try:
         return subprocess.Popen(
-            compiler(parts), stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True
+            [*compiler(parts), *[AT_ONCE] * at_once],
+            stdin=subprocess.PIPE,
+            stdout=quiet,
+            stderr=quiet,
+            start_new_session=True,
         )
     except OSError:
         return None

@@ -2,7 +2,7 @@
 
 `python -m hetplanner.planners.search.kernel_parts [PART ...]` compiles what is missing and says after each part, as a
 line of JSON, how many are ready. Several such processes share the work: each part has a lock. It ends when stdin
-closes, which is when its parent process ends.
+closes, which is when its parent process ends. It works in the background, unless `--at-once` is given.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from hetplanner.liveness.priority import work_in_background
-from hetplanner.planners.search.compiled_parts import mark_of
+from hetplanner.planners.search.compiled_parts import AT_ONCE, mark_of
 
 DEVICES, SHAPE = 8, (4, 2)
 TRIED = 400
@@ -107,11 +107,12 @@ def _end_with_stdin() -> None:
     os._exit(0)  # a compilation cannot be interrupted; numba's files are complete or absent
 
 
-def main(parts: Iterable[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Entry point of the process."""
-    work_in_background()
+    if AT_ONCE not in arguments:
+        work_in_background()
     threading.Thread(target=_end_with_stdin, daemon=True).start()
-    chosen = [part for part in parts if part in COMPILE]
+    chosen = [part for part in arguments if part in COMPILE]
     with contextlib.suppress(BrokenPipeError):  # its parent process has ended
         for part in compile_parts(chosen):
             print(json.dumps({"ready": part}), flush=True)

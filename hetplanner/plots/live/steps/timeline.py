@@ -1,6 +1,6 @@
 """What every rank does when: a Gantt chart of a simulated or measured run."""
 
-from bokeh.models import CustomJSHover, HoverTool, PanTool, Range1d, ResetTool, WheelZoomTool
+from bokeh.models import BasicTickFormatter, CustomJSHover, HoverTool, PanTool, Range1d, ResetTool, WheelZoomTool
 
 from hetplanner.plan.trace import Trace
 from hetplanner.plots.data.search.grid import shortened
@@ -34,6 +34,7 @@ class Timeline(LiveFigure):
             toolbar_location="right",
             toolbar_inner=True,
         )
+        self.figure.xaxis[0].formatter = BasicTickFormatter(use_scientific=False)  # a step may take milliseconds
         self.max_spans = max_spans
         self.sources = {kind: empty_source(*NUMBERS, *WORDS) for kind in KINDS}
         self._bars = {

@@ -248,7 +248,8 @@ class PlanView(PageView):
             "bad" if share > 1 else "warn" if share > 0.9 else "",
         )
         sources = f"Compute seconds from {sources_text(plan.problem)}."
-        lines = [bottleneck_text(estimate), sources, *left_out_lines(estimate), *estimate.notes]
+        notes = [note[:1].upper() + note[1:] for note in estimate.notes]
+        lines = [bottleneck_text(estimate), sources, *left_out_lines(estimate), *notes]
         self.why.set("\n".join(lines), bold="Bottleneck:")
 
     def _show_value(self) -> None:

@@ -399,6 +399,7 @@ def _devices_note(plan: PlanModel) -> str:
         return ""
     devices = len(plan.cluster.devices)
     parts = [f"all {devices}" if plan.usable == devices else f"{plan.usable} of {devices}"]
+    parts += [f"groups of {' or '.join(sorted(plan.tensor, key=int))}"] if plan.tensor != ["1"] else []
     parts += [f"{len(plan.pinned)} pinned"] if plan.pinned else []
     return ", ".join(parts)
 

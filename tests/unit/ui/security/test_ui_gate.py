@@ -66,7 +66,7 @@ class Visitor:
             named["Content-Type"] = "application/x-www-form-urlencoded"
         if cookie:
             named["Cookie"] = f"{self.gate.cookie}={cookie}"
-        async with httpx.AsyncClient(base_url=self.own) as client:
+        async with httpx.AsyncClient(base_url=self.own, verify=False) as client:
             return await client.request(method, path, headers=named, content=content)
 
     async def connects(self, session: str = LOCKED, cookie: str = "", **headers: str) -> bool:

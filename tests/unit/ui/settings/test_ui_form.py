@@ -146,7 +146,7 @@ def test_everything_a_problem_may_ask_for_can_be_set(app):
     app.settings.edit("tensor", ["1", "2"])
     assert (problem.workload.dtype, problem.workload.recompute, problem.objective) == ("bfloat16", True, "cost")
     assert problem.workload.graph.num_layers == 4
-    assert app.settings.notes["Devices"] == "7 of 8, 1 pinned"
+    assert app.settings.notes["Devices"] == "7 of 8, groups of 1 or 2, 1 pinned"
     other = PlannerApp(LaunchGuard(TOKEN), app.plan._service, SAMPLES)
     other.plan.take_problem(problem)
     assert other.plan.problem() == problem
