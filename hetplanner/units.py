@@ -136,7 +136,7 @@ def short_seconds(value: float) -> str:
         hours, days = abs(value) >= 2 * 3600, abs(value) >= 2 * 86_400
         unit, scale = ("d", 86_400.0) if days else ("h", 3600.0) if hours else ("min", 60.0)
         return _short(value, [(unit, scale)])
-    return _short(value, [("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)])
+    return _short(value, [("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)])
 
 
 def short_rate(value: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import math
 from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
@@ -52,7 +53,7 @@ CONTROL_BYTES = 2**20
 CUT_OFF, LIVES = 3, 2
 """Accusations after which a peer is cut off, and how often it may come back before it is refused."""
 RETRY_S = 1.0
-TOLD_COUNTS = tuple(10**n for n in range(9))
+TOLD_COUNTS = (*(10**n for n in range(9)), math.inf)
 MAX_HOSTS = 1000
 """Strangers are told of at these counts, and of so many hosts."""
 HANG_UPS = 3
@@ -121,6 +122,7 @@ class CoordinatorProcess(Driver):
         self._members: dict[str, Member] = {}
         self._trainers: dict[str, str] = {}
         self._refused: set[tuple[str, str]] = set()
+        self._told_of_strangers: Counter[str] = Counter()
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._phase = Phase.RUN
 
@@ -383,7 +385,9 @@ class CoordinatorProcess(Driver):
         """See Driver: the first, tenth, hundredth of a host is told, as it tries again and again."""
         super().on_stranger(host, reason)
         count = self.strangers[host] - (HANG_UPS - 1 if reason == HUNG_UP else 0)
-        if count in TOLD_COUNTS and len(self.strangers) <= MAX_HOSTS:
+        # A count is passed over where reasons alternate.
+        if count >= TOLD_COUNTS[self._told_of_strangers[host]] and len(self.strangers) <= MAX_HOSTS:
+            self._told_of_strangers[host] += 1
             again = f", {self.strangers[host]} times so far" if self.strangers[host] > 1 else ""
             self.event_log.event("refused", peer=host, text=f"no certificate of this swarm: {reason}{again}")
 

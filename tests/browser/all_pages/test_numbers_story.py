@@ -12,8 +12,8 @@ from tests.support.pages.served_dashboard import REPOSITORY, SHOWN_JS
 
 pytestmark = pytest.mark.browser
 
-TIME = r"(\d[\d.,]* ?(?:µs|ms|s|min|h)\b)"
-SOME = r"[\d.]+ ?(?:µs|ms|s)"
+TIME = r"(\d[\d.,]* ?(?:ns|µs|ms|s|min|h)\b)"
+SOME = r"[\d.]+ ?(?:ns|µs|ms|s)"
 SHARE = r"(\d[\d.,]* ?%)"
 COUNT = r"(\d[\d.,]*[kMG]?)"
 USD = r"(\$[\d.]+)"

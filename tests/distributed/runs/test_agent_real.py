@@ -51,7 +51,7 @@ def test_from_launch_to_first_loss_to_stop(client, record_property):
     began = time.monotonic()
     run = start_training(client)
     first_loss_s = time.monotonic() - began
-    assert run.status().state == "running"
+    until(lambda: run.status().state == "running", "the agent does not see that it trains")
     assert list(run.phases())[:3] == ["importing", "connecting", "building"]
     prediction_s = (run.path / "prediction.json").stat().st_mtime
     assert prediction_s <= run.ranks[0].origin_unix_s + run.steps()[0].end_s

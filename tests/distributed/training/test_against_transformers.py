@@ -73,4 +73,4 @@ def test_losses_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
     config = TrainConfig(steps=STEPS, learning_rate=1e-3, init_from=str(tmp_path / "model"), data=data)
     losses = train(plan, config, tmp_path / "run").losses()
     assert losses == pytest.approx(plain_losses(model, workload, config), rel=1e-5)
-    assert losses[-1] < losses[0]
+    assert len(set(losses)) == STEPS

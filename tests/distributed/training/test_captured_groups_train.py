@@ -1,6 +1,7 @@
 """Groups whose devices divide the samples or the layers of a captured model train as one process does."""
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ class Recurrent(nn.Module):
         return logits
 
 
+@cache
 def captured(name: str) -> Workload:
     """Eight samples a step, four in a micro-batch."""
     if not name:

@@ -1,5 +1,6 @@
 """Tiny configurations of transformers' architectures, and how each is cut in two and trained."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ MASKED = ("bert (hidden tokens)", "roberta", "distilbert")
 MASK_TOKEN = 259
 
 
+@cache
 def captured(name: str) -> Workload:
     """An architecture as a workload of four micro-batches. Raises InvalidInput."""
     seq_len = None if "image_size" in ARCHITECTURES[name] else 16

@@ -82,6 +82,7 @@ def test_written_units_are_the_ones_a_person_would_choose():
 
 def test_short_forms_have_three_digits():
     assert units.short_seconds(0.04213) == "42.1 ms"
+    assert units.short_seconds(1.96e-9) == "1.96 ns"
     assert units.short_bytes(12_345_678) == "12.3 MB"
     assert units.short_rate(1.4e8) == "1.12 Gbit/s"
     assert units.short_rate(0.0) == "0 kbit/s"

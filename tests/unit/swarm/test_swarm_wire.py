@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import struct
+from collections import Counter
 from contextlib import suppress
 
 import pytest
@@ -34,6 +35,7 @@ from hetplanner.elastic.protocol.messages import (
     WorkFailed,
 )
 from hetplanner.errors import InvalidInput
+from hetplanner.swarm.coordinator_process import CoordinatorProcess
 from hetplanner.swarm.driver import Driver
 from hetplanner.swarm.wire.addresses import check_address
 from hetplanner.swarm.wire.certificates import (
@@ -211,6 +213,29 @@ STRANGERS = [
     ),
     ("none", "it does not speak TLS", "asks for certificates; give --certificates"),
 ]
+
+
+class Told(CoordinatorProcess):
+    """A coordinator's events about strangers."""
+
+    def __init__(self):
+        self.strangers, self._told_of_strangers, self.told, self.event_log = Counter(), Counter(), [], self
+
+    def event(self, kind, *, peer, text):
+        self.told.append((kind, peer, text.removeprefix("no certificate of this swarm: ")))
+
+
+def test_a_stranger_is_told_of_at_the_first_reason_that_is_one_and_at_every_tenfold():
+    one = Told()
+    for reason in (HUNG_UP, *["no TLS"] * 9, HUNG_UP, HUNG_UP, "no TLS"):  # the first may be a peer on a busy host
+        one.on_stranger("a", reason)
+    for _ in range(3):
+        one.on_stranger("b", HUNG_UP)
+    assert one.told == [
+        ("refused", "a", "no TLS, 2 times so far"),
+        ("refused", "a", "no TLS, 10 times so far"),
+        ("refused", "b", f"{HUNG_UP}, 3 times so far"),
+    ]
 
 
 @pytest.mark.parametrize(("who", "named", "told"), STRANGERS)

@@ -214,7 +214,7 @@ def test_start_follow_stop(home, agent, plan):
     run = client.start(plan, LONG)
     until(lambda: run.poll() and len(run.losses()) > 3)
     assert [status.run for status in client.runs()] == [run.id]
-    assert client.status(run.id[:-1]).state == "running"
+    until(lambda: client.status(run.id[:-1]).state == "running")
     status = run.stop()
     assert status.state == "stopped"
     assert open_run(run.id, home).summary()["status"] == "stopped"
