@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetplanner.data.interface import DataKind, Split, is_held_out
+from hetplanner.data.interface import DataKind, Split, is_file, is_held_out
 from hetplanner.data.need import ImageNeed
 from hetplanner.data.pictures import MISSING, check_channels, check_classes, sample_of
 from hetplanner.errors import InvalidInput
@@ -126,13 +126,13 @@ def _class_folders(path: Path) -> list[Path]:
 
 def _folders(path: Path) -> list[Path]:
     try:
-        return [Path(e.path) for e in os.scandir(path) if e.is_dir() and not e.name.startswith(".")]
+        return [Path(e.path) for e in os.scandir(path) if os.path.isdir(e) and not e.name.startswith(".")]
     except OSError as error:
         raise InvalidInput(f"data: {path} cannot be read: {error.strerror}; make it readable") from None
 
 
 def _pictures(folder: Path) -> list[Path]:
-    names = sorted(e.name for e in os.scandir(folder) if e.is_file() and not e.name.startswith("."))
+    names = sorted(e.name for e in os.scandir(folder) if is_file(e) and not e.name.startswith("."))
     return [folder / n for n in names if Path(n).suffix.lower() in SUFFIXES]
 
 

@@ -7,6 +7,7 @@ Shape legend: B samples of a micro-batch.
 """
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,11 @@ class DataKind:
     def fits(self, need: TokenNeed | ImageNeed) -> bool:
         """Whether samples are what the workload reads."""
         return (self.gives == "tokens") == isinstance(need, TokenNeed)
+
+
+def is_file(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a file, or a link to one that exists; what is no link needs no system call."""
+    return entry.is_file(follow_symlinks=False) or os.path.isfile(entry)
 
 
 def is_held_out(name: str) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hetplanner.data.interface import DataKind, is_held_out
+from hetplanner.data.interface import DataKind, is_file, is_held_out
 from hetplanner.data.need import TokenNeed
 from hetplanner.data.windows import Windows, split_windows
 from hetplanner.errors import InvalidInput
@@ -88,8 +88,9 @@ def open_text(path: Path, need: TokenNeed) -> Windows:
     if not sizes:
         raise InvalidInput(f"data: {path} holds no text ({', '.join(sorted(SUFFIXES))}); add some")
     parts: dict[bool, list[tuple[str, int]]] = {False: [], True: []}
+    prefix = os.path.join(root, "")
     for p, size in sizes:
-        parts[is_held_out(p[len(os.path.join(root, "")) :])].append((p, size))
+        parts[is_held_out(p.removeprefix(prefix))].append((p, size))
     train, validation = _joined(parts[False]), _joined(parts[True])
     if min(train.num_tokens, validation.num_tokens) <= need.seq_len:  # few files: cut the text itself
         return split_windows(str(path), need, _joined(sizes), None)
@@ -134,7 +135,7 @@ def _texts_in(folder: str, suffixes: frozenset[str]) -> Iterator[str]:
         if entry.is_dir(follow_symlinks=False):
             if entry.name not in ("site-packages", "__pycache__"):
                 yield from _texts_in(entry.path, suffixes)
-        elif os.path.splitext(entry.name)[1].lower() in suffixes and entry.is_file():
+        elif os.path.splitext(entry.name)[1].lower() in suffixes and is_file(entry):
             yield entry.path
 
 

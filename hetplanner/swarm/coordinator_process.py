@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import math
 from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
@@ -53,11 +52,10 @@ CONTROL_BYTES = 2**20
 CUT_OFF, LIVES = 3, 2
 """Accusations after which a peer is cut off, and how often it may come back before it is refused."""
 RETRY_S = 1.0
-TOLD_COUNTS = (*(10**n for n in range(9)), math.inf)
 MAX_HOSTS = 1000
-"""Strangers are told of at these counts, and of so many hosts."""
+"""Strangers at so many hosts are reported."""
 HANG_UPS = 3
-"""From so many on they are told."""
+"""From so many on they are reported."""
 FAREWELL_S = 0.3
 """How long the last messages may take."""
 RETURN_S = 2.0
@@ -122,7 +120,7 @@ class CoordinatorProcess(Driver):
         self._members: dict[str, Member] = {}
         self._trainers: dict[str, str] = {}
         self._refused: set[tuple[str, str]] = set()
-        self._told_of_strangers: Counter[str] = Counter()
+        self._reports: Counter[str] = Counter()
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._phase = Phase.RUN
 
@@ -382,12 +380,11 @@ class CoordinatorProcess(Driver):
         self._gone(sender, "garbage")
 
     def on_stranger(self, host: str, reason: str) -> None:
-        """See Driver: the first, tenth, hundredth of a host is told, as it tries again and again."""
+        """See Driver: the first, tenth, hundredth of a host is reported, as it tries again and again."""
         super().on_stranger(host, reason)
         count = self.strangers[host] - (HANG_UPS - 1 if reason == HUNG_UP else 0)
-        # A count is passed over where reasons alternate.
-        if count >= TOLD_COUNTS[self._told_of_strangers[host]] and len(self.strangers) <= MAX_HOSTS:
-            self._told_of_strangers[host] += 1
+        if count >= 10 ** self._reports[host] and len(self.strangers) <= MAX_HOSTS:
+            self._reports[host] += 1
             again = f", {self.strangers[host]} times so far" if self.strangers[host] > 1 else ""
             self.event_log.event("refused", peer=host, text=f"no certificate of this swarm: {reason}{again}")
 

@@ -20,6 +20,8 @@ PARTS = {
     "published": "DT-FM's own search",
 }
 """Name -> what it is for, in words; the default search's come first."""
+FOREGROUND = "--foreground"
+"""Option of the compiler: at normal priority."""
 
 
 def is_ready(parts: Iterable[str]) -> bool | None:
@@ -57,23 +59,13 @@ def compiler(parts: Iterable[str] = ()) -> list[str]:
     return [sys.executable, "-m", "hetplanner.planners.search.kernel_parts", *parts]
 
 
-AT_ONCE = "--at-once"
-"""Option of the command: at the priority of any process, for a search that waits."""
-
-
-def begin_compiling(parts: Iterable[str] = (), *, at_once: bool = False) -> subprocess.Popen[bytes] | None:
+def begin_compiling(parts: Iterable[str] = (), *, in_foreground: bool = False) -> subprocess.Popen[bytes] | None:
     """A process that compiles these parts (none: all) and ends with this one at the latest; None: it does not start.
 
-    It works in the background, unless a search waits for it (`at_once`).
+    It works at low priority, or in the foreground for a search that waits.
     """
-    quiet = subprocess.DEVNULL
+    command, quiet = [*compiler(parts), *[FOREGROUND] * in_foreground], subprocess.DEVNULL
     try:
-        return subprocess.Popen(
-            [*compiler(parts), *[AT_ONCE] * at_once],
-            stdin=subprocess.PIPE,
-            stdout=quiet,
-            stderr=quiet,
-            start_new_session=True,
-        )
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True)
     except OSError:
         return None

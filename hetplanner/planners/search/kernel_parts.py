@@ -2,7 +2,7 @@
 
 `python -m hetplanner.planners.search.kernel_parts [PART ...]` compiles what is missing and says after each part, as a
 line of JSON, how many are ready. Several such processes share the work: each part has a lock. It ends when stdin
-closes, which is when its parent process ends. It works in the background, unless `--at-once` is given.
+closes, which is when its parent process ends. It works at low priority, unless `--foreground` is given.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hetplanner.liveness.priority import work_in_background
-from hetplanner.planners.search.compiled_parts import AT_ONCE, mark_of
+from hetplanner.planners.search.compiled_parts import FOREGROUND, mark_of
 
 DEVICES, SHAPE = 8, (4, 2)
 TRIED = 400
@@ -109,7 +109,7 @@ def _end_with_stdin() -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Entry point of the process."""
-    if AT_ONCE not in arguments:
+    if FOREGROUND not in arguments:
         work_in_background()
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     chosen = [part for part in arguments if part in COMPILE]

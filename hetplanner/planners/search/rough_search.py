@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 Genes = tuple[NDArray[Any], ...]
 LOOK_EVERY_S = 0.1
-ENOUGH_S = 10.0
-"""After so long it only waits: it finds little more, and takes processor time from the compiler on a busy machine."""
 CURIOSITY = 0.4
 """Share of moves in another population than the best, and from another candidate than its best."""
 AHEAD = 5
@@ -72,20 +70,17 @@ def search_roughly(evolutions: Sequence[Evolution], progress: Progress) -> None:
     ranked = sorted(rough, key=lambda e: e.value)
     starts = [(e, genes) for e in ranked if isinstance(e.species, Rough) for genes in e.species.rough_starts()]
     with _compiling(parts) as process:
-        look_s, enough_s = 0.0, time.monotonic() + ENOUGH_S
+        look_s = 0.0
         while not progress.is_cancelled():
             if time.monotonic() > look_s:
                 if process is None or process.poll() is not None or compiled_parts.is_ready(parts):
                     return
                 look_s = time.monotonic() + LOOK_EVERY_S
-            only_waits = time.monotonic() > enough_s
-            if only_waits:
-                time.sleep(LOOK_EVERY_S)
-            elif starts:
+            if starts:
                 _score(*starts.pop(0))
             else:
                 _move(rough, rng)
-            progress.evaluations += not only_waits
+            progress.evaluations += 1
             if progress.is_event_due():
                 min(rough, key=lambda e: e.value).report(LOADING)
 
@@ -93,7 +88,7 @@ def search_roughly(evolutions: Sequence[Evolution], progress: Progress) -> None:
 @contextmanager
 def _compiling(parts: Sequence[str]) -> Iterator[subprocess.Popen[bytes] | None]:
     """The process that compiles, ended behind the search for which it was started; None if it does not start."""
-    process = compiled_parts.begin_compiling(parts, at_once=True)
+    process = compiled_parts.begin_compiling(parts, in_foreground=True)
     try:
         yield process
     finally:

@@ -171,6 +171,17 @@ def test_bad_text_is_refused_with_the_remedy(tmp_path: Path, make: Any, message:
         check_data(str(tmp_path / "data"), GPT)
 
 
+def test_links_count_as_what_they_lead_to(tmp_path: Path) -> None:
+    folder = make_texts(tmp_path / "data")
+    sizes = open_data(str(folder), GPT).num_samples("train")
+    for name, target in (("loop.txt", "loop.txt"), ("gone.txt", "nothing.txt"), ("up", "..")):
+        (folder / name).symlink_to(target)
+    assert open_data(str(folder), GPT).num_samples("train") == sizes
+    before = set(text.text_files(folder))
+    (folder / "link.txt").symlink_to(folder / "7.txt")
+    assert set(text.text_files(folder)) - before == {str(folder / "link.txt")}
+
+
 def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_texts(tmp_path / "data")
 

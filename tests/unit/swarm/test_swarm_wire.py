@@ -215,23 +215,23 @@ STRANGERS = [
 ]
 
 
-class Told(CoordinatorProcess):
+class Reporting(CoordinatorProcess):
     """A coordinator's events about strangers."""
 
     def __init__(self):
-        self.strangers, self._told_of_strangers, self.told, self.event_log = Counter(), Counter(), [], self
+        self.strangers, self._reports, self.reported, self.event_log = Counter(), Counter(), [], self
 
     def event(self, kind, *, peer, text):
-        self.told.append((kind, peer, text.removeprefix("no certificate of this swarm: ")))
+        self.reported.append((kind, peer, text.removeprefix("no certificate of this swarm: ")))
 
 
-def test_a_stranger_is_told_of_at_the_first_reason_that_is_one_and_at_every_tenfold():
-    one = Told()
+def test_a_stranger_is_reported_at_its_first_and_tenth_refusal_whatever_the_reasons():
+    one = Reporting()
     for reason in (HUNG_UP, *["no TLS"] * 9, HUNG_UP, HUNG_UP, "no TLS"):  # the first may be a peer on a busy host
         one.on_stranger("a", reason)
     for _ in range(3):
         one.on_stranger("b", HUNG_UP)
-    assert one.told == [
+    assert one.reported == [
         ("refused", "a", "no TLS, 2 times so far"),
         ("refused", "a", "no TLS, 10 times so far"),
         ("refused", "b", f"{HUNG_UP}, 3 times so far"),

@@ -11,6 +11,7 @@ import pytest
 
 from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.cost.estimate import CostModel
+from hetplanner.liveness.priority import NICENESS
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.interface import LOADING, Budget, Progress
 from hetplanner.planners.search import compiled_parts, kernel_parts, rough_search
@@ -122,3 +123,22 @@ def test_the_compiling_process_ends_with_whoever_started_it(tmp_path):
         assert process.wait(HANG_S) == 0
         assert process.stdout is not None
         assert len(process.stdout.readlines()) < len(compiled_parts.PARTS)
+
+
+NICE = """
+import os, sys
+from hetplanner.planners.search.kernel_parts import main
+main(sys.argv[1:])
+print(os.nice(0))
+"""
+
+
+@pytest.mark.parametrize("options", [[], [compiled_parts.FOREGROUND]])
+def test_it_works_at_low_priority_or_in_the_foreground_and_ends_while_its_parent_goes_on(options):
+    command = [sys.executable, "-c", NICE, "small", *options]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        said = process.stdout.readlines()
+        assert process.wait(HANG_S) == 0  # its stdin is open
+    assert json.loads(said[0]) == {"ready": "small"}
+    assert int(said[-1]) - os.nice(0) == (0 if options else NICENESS)
