@@ -267,3 +267,10 @@ def check_format(data: object, noun: str, version: int, place: str) -> dict[str,
             f"{place}: format: {text!r:.80} is newer than this hetplanner reads ({wanted}); upgrade hetplanner"
         )
     return {key: value for key, value in data.items() if key != "format"}
+
+
+def checked_json(
+    model: type[ModelT], text: str | bytes, noun: str, version: int, place: str, *, from_file: bool = False
+) -> ModelT:
+    """A JSON file of ours as `model`: its `format` says `noun` and at most `version`. Otherwise as `checked`."""
+    return checked(model, check_format(parse_json(text, place), noun, version, place), place, from_file=from_file)

@@ -13,15 +13,13 @@ from importlib.resources import files
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.calibration.dtfm_runtime import Deployment, iteration_seconds, megatron_seconds
 from hetplanner.cluster.model import Cluster, Device, Host, HostLink, Site, SiteLink
-from hetplanner.schema import BytesPerSecond, Name, Noun, Seconds, Text, check_format, checked, parse_json
+from hetplanner.schema import BytesPerSecond, Name, Noun, Seconds, Text, checked_json
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 System = Literal["dtfm", "dtfm-random", "megatron"]
 
 NUM_STAGES = NUM_PIPELINES = 8
@@ -188,9 +186,7 @@ def published_runs() -> PublishedRuns:
     """The data file that comes with the package."""
     place = "dtfm_measured.json"
     text = files("hetplanner.calibration").joinpath(place).read_text("utf-8")
-    return checked(
-        PublishedRuns, check_format(parse_json(text, place), "published-runs", 1, place), place, from_file=True
-    )
+    return checked_json(PublishedRuns, text, "published-runs", 1, place, from_file=True)
 
 
 def random_placement_PS(seed: int) -> IntArray:

@@ -32,13 +32,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import BoolArray, FloatArray, IntArray
 from hetplanner.cluster.catalog import resolve_device
 from hetplanner.cluster.model import Cluster
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MESSAGE_S = 0.015
 """Of a message between hosts, beyond latency and bytes / bandwidth (read off the published runs, not fitted here)."""
@@ -82,7 +79,7 @@ class Deployment:
         return np.minimum(self.cluster.bandwidth_bytes_per_s_DD, np.where(self._apart_DD, shared_DD, np.inf))
 
     @cached_property
-    def _apart_DD(self) -> NDArray[np.bool_]:
+    def _apart_DD(self) -> BoolArray:
         host_D = self.cluster.host_index_D
         return np.asarray(host_D[:, None] != host_D[None, :])
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import OptimizeResult, least_squares
 
-FloatArray = NDArray[np.float64]
+from hetplanner.arrays import FloatArray
 
 NOISE = 0.05
 # A parameter is not told by the measurements if the prior alone leaves it this variance (the prior's own is 1).

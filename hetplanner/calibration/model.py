@@ -24,9 +24,7 @@ from hetplanner.schema import (
     Noun,
     Seconds,
     Text,
-    check_format,
-    checked,
-    parse_json,
+    checked_json,
     read_text,
     write_text,
 )
@@ -193,8 +191,7 @@ def calibration_to_data(calibration: Calibration) -> dict[str, Any]:
 @reader("calibration file", at="place")
 def calibration_from_json(text: str | bytes, place: str = "calibration") -> Calibration:
     """A calibration from the text of a file. Raises InvalidInput naming the field inside `place`."""
-    data = check_format(parse_json(text, place), "calibration", CALIBRATION_VERSION, place)
-    return checked(Calibration, data, place, from_file=True)
+    return checked_json(Calibration, text, "calibration", CALIBRATION_VERSION, place, from_file=True)
 
 
 @reader("calibration file", at="path")

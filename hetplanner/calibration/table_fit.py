@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from hetplanner.arrays import FloatArray
 from hetplanner.calibration.least_squares import Solution, fit_least_squares
 from hetplanner.calibration.model import Calibration, Check, KindFit, LinkFit, rule_name
 from hetplanner.cluster.catalog import resolve_device
@@ -35,7 +35,6 @@ from hetplanner.plan.model import Plan
 from hetplanner.reading import reader
 from hetplanner.schema import Name, Noun, checked, one_line, parse_json, read_text
 
-FloatArray = NDArray[np.float64]
 Parameter = Literal["efficiency", "message", "overlap", "step", "launch", "latency", "bandwidth"]
 PARAMETERS: tuple[Parameter, ...] = get_args(Parameter)
 TRANSFER = set(TransferCost.model_fields)

@@ -17,8 +17,8 @@ from datetime import date
 from statistics import median
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray
 from hetplanner.calibration.least_squares import NOISE, Solution, fit_least_squares
 from hetplanner.calibration.model import Calibration, Check, KindFit, LinkFit, apply_calibration, rule_name
 from hetplanner.calibration.observations import Observations, Seen, observe_trace
@@ -35,8 +35,6 @@ from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.trace import Trace
 from hetplanner.schedule.order import make_schedule
 from hetplanner.simulator.simulation import Summary, simulate, summarise_trace
-
-FloatArray = NDArray[np.float64]
 
 # A link whose assumed latency is 0 may still have one: logarithms need a place to start.
 LEAST_LATENCY_S = 1e-5

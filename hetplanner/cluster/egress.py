@@ -14,8 +14,8 @@ from importlib.resources import files
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import BoolArray, FloatArray, IntArray
 from hetplanner.cluster.model import Cluster, Site
 
 SAME_REGION = "same region"
@@ -87,9 +87,9 @@ class EgressTable:
     """
 
     cluster: Cluster
-    class_S: NDArray[np.int64]
-    usd_per_gb_CC: NDArray[np.float64]
-    row_CC: NDArray[np.int64]
+    class_S: IntArray
+    usd_per_gb_CC: FloatArray
+    row_CC: IntArray
 
     @staticmethod
     def of(cluster: Cluster) -> "EgressTable":
@@ -108,7 +108,7 @@ class EgressTable:
                 row_CC[i, fits_C], usd_per_gb_CC[i, fits_C] = k, price_list()[k].usd_per_gb
         return EgressTable(cluster, np.array([number[key] for key in keys], dtype=np.int64), usd_per_gb_CC, row_CC)
 
-    def prices_from(self, sender: int) -> list[tuple[EgressPrice, NDArray[np.int64]]]:
+    def prices_from(self, sender: int) -> list[tuple[EgressPrice, IntArray]]:
         """What a site (by its row) pays: each price, and the rows of the other sites to which it holds."""
         row_S = self.row_CC[self.class_S[sender], self.class_S]
         others = np.flatnonzero(np.arange(len(row_S)) != sender)
@@ -191,9 +191,9 @@ class _Payers:
         self._regions = regions
         # Numbers, as arrays of them compare fast; an unknown name is no other's equal.
         self._provider_C, self._region_C = _numbered(providers), _numbered(regions)
-        self._destined: dict[int, NDArray[np.bool_]] = {}
+        self._destined: dict[int, BoolArray] = {}
 
-    def paid_by(self, k: int, sender: int) -> NDArray[np.bool_]:
+    def paid_by(self, k: int, sender: int) -> BoolArray:
         """To which classes a sender for whom row k holds pays that row's price."""
         row = price_list()[k]
         same_C = self._provider_C == self._provider_C[sender]
@@ -210,7 +210,7 @@ class _Payers:
         return same_C & ~here_C & self._destined[k]
 
 
-def _numbered(names: Sequence[str | None]) -> NDArray[np.int64]:
+def _numbered(names: Sequence[str | None]) -> IntArray:
     """The same number for the same name; -1 for None."""
     number = {name: i for i, name in enumerate(dict.fromkeys(names))}
     return np.array([-1 if name is None else number[name] for name in names], dtype=np.int64)

@@ -21,13 +21,11 @@ from importlib.resources import files
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cluster.catalog import device_kind
 from hetplanner.cluster.model import MAX_DEVICES, Cluster, Device, DeviceLink, Host, HostLink, Published, Site, SiteLink
 from hetplanner.errors import InvalidInput
-
-FloatArray = NDArray[np.float64]
 
 CASE_5_REGIONS = ("Oregon", "Virginia", "Ohio", "Tokyo", "Seoul", "London", "Frankfurt", "Ireland")
 JITTER = 0.3
@@ -199,13 +197,13 @@ def _one_kind_cluster(generator: str, seed: int, site_names: Sequence[str]) -> C
     )
 
 
-def _draw_sites(seed: int, num_devices: int) -> tuple[NDArray[np.int64], np.random.Generator]:
+def _draw_sites(seed: int, num_devices: int) -> tuple[IntArray, np.random.Generator]:
     _check("num_devices", num_devices, MAX_DEVICES)
     rng = np.random.default_rng(seed)
     return rng.integers(0, len(_regions().sites), num_devices), rng
 
 
-def _spread(count: int, choices: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _spread(count: int, choices: int, rng: np.random.Generator) -> IntArray:
     """`count` draws of `choices`, every choice at least once if there are draws enough, in random order."""
     drawn = np.concatenate([rng.permutation(choices)[:count], rng.integers(0, choices, max(0, count - choices))])
     return rng.permutation(drawn)

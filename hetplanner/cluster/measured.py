@@ -14,7 +14,7 @@ from pydantic import Field
 from hetplanner.cluster.link_edits import Pair, set_links
 from hetplanner.cluster.model import Cluster, Host
 from hetplanner.reading import reader
-from hetplanner.schema import Name, Noun, check_format, checked, parse_json, read_text, write_text
+from hetplanner.schema import Name, Noun, checked_json, read_text, write_text
 from hetplanner.units import short_rate, short_seconds
 
 LINKS_FILE, MEASURED_CLUSTER_FILE = "links.json", "cluster-measured.json"
@@ -168,5 +168,4 @@ def save_measured(measured: Measured, path: Path) -> None:
 @reader("measured links", at="path")
 def load_measured(path: Path) -> Measured:
     """Reads `links.json`. Raises InvalidInput."""
-    data = check_format(parse_json(read_text(path, MAX_LINKS_BYTES), path.name), "links", LINKS_VERSION, path.name)
-    return checked(Measured, data, path.name)
+    return checked_json(Measured, read_text(path, MAX_LINKS_BYTES), "links", LINKS_VERSION, path.name)

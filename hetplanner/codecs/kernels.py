@@ -15,6 +15,7 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from hetplanner.arrays import IntArray
 from hetplanner.kernels import kernel
 
 FloatArray = NDArray[np.float32]
@@ -156,7 +157,7 @@ def from_nibbles(data: ByteArray, block: int, scale_K: FloatArray, out_N: FloatA
 
 
 @kernel(nogil=True)
-def at_least(x_N: FloatArray, threshold: int, out: NDArray[np.int64]) -> int:
+def at_least(x_N: FloatArray, threshold: int, out: IntArray) -> int:
     """Positions of magnitudes (as integers of their bits) not below a threshold, ascending, as far as there is room.
 
     Returns their number, or one that is greater than the room if they may be more; `out` must have `_BLOCK` places.
@@ -180,7 +181,7 @@ def at_least(x_N: FloatArray, threshold: int, out: NDArray[np.int64]) -> int:
 
 
 @kernel(nogil=True)
-def set_bits(position_M: NDArray[np.int64], out: ByteArray) -> None:
+def set_bits(position_M: IntArray, out: ByteArray) -> None:
     """A bitmap, the first element in the highest bit."""
     out[:] = 0
     for position in position_M:
@@ -188,7 +189,7 @@ def set_bits(position_M: NDArray[np.int64], out: ByteArray) -> None:
 
 
 @kernel(nogil=True)
-def find_bits(bitmap: ByteArray, position: NDArray[np.int64]) -> int:
+def find_bits(bitmap: ByteArray, position: IntArray) -> int:
     """Undoes `set_bits`. Returns how many positions were found, as far as there is room; 8 places must be to spare."""
     count: Any = 0
     for k in range(bitmap.shape[0]):
@@ -203,16 +204,14 @@ def find_bits(bitmap: ByteArray, position: NDArray[np.int64]) -> int:
 
 
 @kernel(nogil=True)
-def magnitudes_at(x_N: FloatArray, position_C: NDArray[np.int64], out_C: NDArray[np.int32]) -> None:
+def magnitudes_at(x_N: FloatArray, position_C: IntArray, out_C: NDArray[np.int32]) -> None:
     """Magnitudes of some elements, as integers of their bits."""
     for c in range(position_C.shape[0]):
         out_C[c] = _bits_of(x_N[position_C[c]]) & _MAGNITUDE
 
 
 @kernel(nogil=True)
-def choose(
-    magnitude_C: NDArray[np.int32], position_C: NDArray[np.int64], least: int, position_M: NDArray[np.int64]
-) -> None:
+def choose(magnitude_C: NDArray[np.int32], position_C: IntArray, least: int, position_M: IntArray) -> None:
     """Takes the positions whose magnitude is not below `least`; of equal smallest ones the first, as many as fit."""
     num_kept, above = position_M.shape[0], 0
     for c in range(magnitude_C.shape[0]):
@@ -228,7 +227,7 @@ def choose(
 
 
 @kernel(nogil=True)
-def scatter(value_M: FloatArray, position_M: NDArray[np.int64], out_N: FloatArray) -> bool:
+def scatter(value_M: FloatArray, position_M: IntArray, out_N: FloatArray) -> bool:
     """Writes values to their positions. Returns whether all of these lie inside."""
     for k in range(position_M.shape[0]):
         position = position_M[k]

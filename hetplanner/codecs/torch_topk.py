@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hetplanner.arrays import IntArray
 from hetplanner.codecs.spec import SEGMENT, VALUE_BYTES, Codec, position_bytes
 from hetplanner.codecs.torch_dense import Half, load_kernels
 
@@ -140,7 +141,7 @@ def _shifts(places: Tensor) -> Tensor:
     return torch.arange(7, -1, -1, dtype=torch.uint8, device=places.device)
 
 
-def _largest(x_N: NDArray[np.float32], kept: int) -> NDArray[np.int64]:
+def _largest(x_N: NDArray[np.float32], kept: int) -> IntArray:
     """Positions of the largest elements by magnitude, ascending; on the processor.
 
     A sample says below which magnitude hardly any of them can be; the exact selection then has few to choose from. If
@@ -160,7 +161,7 @@ def _largest(x_N: NDArray[np.float32], kept: int) -> NDArray[np.int64]:
     return position_M
 
 
-def _candidates(x_N: NDArray[np.float32], kept: int) -> NDArray[np.int64] | None:
+def _candidates(x_N: NDArray[np.float32], kept: int) -> IntArray | None:
     """Positions, ascending, among which all of the largest are; None if a sample does not tell them."""
     if len(x_N) < 2 * SAMPLES:
         return None

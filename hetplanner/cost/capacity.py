@@ -18,12 +18,9 @@ from itertools import product
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import BoolArray, FloatArray, IntArray
 from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, CostTables, awaited_messages
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Combinations of groups looked at; with more, sizes that differ least count as the smaller one.
 MOST_STATES = 4096
@@ -182,7 +179,7 @@ def find_fit(bytes_KK: FloatArray, limits_G: Sequence[float] | FloatArray) -> Fi
     most = [int((sizes == value).sum()) for value in values]
     allowed = [bytes_KK <= value for value in values]
     start = (0,) * len(values)
-    ends: dict[tuple[int, ...], NDArray[np.bool_]] = {start: np.arange(len(bytes_KK)) == 0}
+    ends: dict[tuple[int, ...], BoolArray] = {start: np.arange(len(bytes_KK)) == 0}
     for state in _states(most):
         reached = np.zeros(len(bytes_KK), dtype=bool)
         for v, before in _predecessors(state):
@@ -194,8 +191,8 @@ def find_fit(bytes_KK: FloatArray, limits_G: Sequence[float] | FloatArray) -> Fi
 
 
 def _traced(
-    ends: dict[tuple[int, ...], NDArray[np.bool_]],
-    allowed: list[NDArray[np.bool_]],
+    ends: dict[tuple[int, ...], BoolArray],
+    allowed: list[BoolArray],
     state: tuple[int, ...],
     members: list[list[int]],
 ) -> Fit:

@@ -33,10 +33,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from hetplanner.arrays import BoolArray, FloatArray, IntArray
 
 # With more ranks links are numbered anew before their loads are summed: a table of all pairs would be too large.
 MOST_DENSE_RANKS = 256
@@ -177,7 +175,7 @@ def _link_load(arrays: StepArrays, wire_s_2PE: tuple[FloatArray, FloatArray]) ->
     return np.asarray((busy_L[link_2PE] - wire_2PE).max(axis=(0, 2)), dtype=np.float64)
 
 
-def _shares_rank(rank_PS: IntArray) -> NDArray[np.bool_]:
+def _shares_rank(rank_PS: IntArray) -> BoolArray:
     """Whether the rank that a route uses at a stage serves another stage too."""
     stages = np.arange(rank_PS.shape[1])
     serves_NS = np.zeros((int(rank_PS.max()) + 1, rank_PS.shape[1]), dtype=bool)
@@ -186,7 +184,7 @@ def _shares_rank(rank_PS: IntArray) -> NDArray[np.bool_]:
 
 
 def _chunked_load(
-    arrays: StepArrays, compute_PS: FloatArray, round_trip_PS: FloatArray, chunked_PS: NDArray[np.bool_]
+    arrays: StepArrays, compute_PS: FloatArray, round_trip_PS: FloatArray, chunked_PS: BoolArray
 ) -> FloatArray:
     """What the ranks with several stages add to each route's fill."""
     work_PS = compute_PS * arrays.micro_batches_P[:, None]

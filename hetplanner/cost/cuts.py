@@ -12,12 +12,9 @@ import heapq
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.workload.workload import Workload
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MOST_CUTS = 64
 # Boundaries looked at for each stage that the constraints ask for, if that is more.

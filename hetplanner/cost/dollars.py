@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cost.links import LinkTable
 from hetplanner.cost.reduction import reduction_bytes
 from hetplanner.cost.tables import CostTables
 from hetplanner.plan.model import Plan
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cost.bounds.connectivity import bound_path, bound_runs, largest_parts, spanning_edges
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.estimate import DtfmCost
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Gradients of one stage, GB: 1.3 B parameters x 4 bytes x 3 layers of 24.
 GRADIENT_GB = 1.3 * 4 * 3 / 24

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cost.bottleneck import find_bottleneck
 from hetplanner.cost.check import memory_limits, peak_bytes
 from hetplanner.cost.closed_form import StepArrays, StepTimes, optimizer_seconds, time_step
@@ -30,9 +30,6 @@ from hetplanner.plan.problem import Problem
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.units import short_bytes
 from hetplanner.workload.tensor_degrees import undivided_share
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Plans of fewer are complete in a fraction of a second.
 MANY_DEVICES = 256

@@ -16,13 +16,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cluster.egress import EgressTable
 from hetplanner.cluster.model import NO_LINK_S, Cluster
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Inverse of the slowest bandwidth that a link may have.
 NO_LINK_S_PER_BYTE = 1.0

@@ -26,16 +26,13 @@ from dataclasses import dataclass
 from itertools import groupby, zip_longest
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cost.links import LinkTable
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
 from hetplanner.plan.reducers.groups import ReductionGroup, reduction_groups
 from hetplanner.plan.reducers.program import Phase
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

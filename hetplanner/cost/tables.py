@@ -13,8 +13,8 @@ from math import ceil
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cluster.catalog import is_processor
 from hetplanner.cost.compute.devices import DeviceTable
 from hetplanner.cost.compute.groups import exchange_seconds, grouped_devices, with_gathers
@@ -32,9 +32,6 @@ from hetplanner.workload.optimizers import (
     state_bytes_of_adapters,
     state_bytes_of_ops,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Gradients travel in float32 whatever the weights are.
 GRADIENT_ELEMENT_BYTES = ELEMENT_BYTES

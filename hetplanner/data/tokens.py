@@ -18,7 +18,7 @@ from hetplanner.data.need import TokenNeed
 from hetplanner.data.pairs import PairedDocuments
 from hetplanner.data.windows import CHUNK_TOKENS, ArrayStream, split_windows
 from hetplanner.errors import InvalidInput
-from hetplanner.schema import Noun, check_format, checked, parse_json, read_text
+from hetplanner.schema import Noun, checked_json, read_text
 from hetplanner.workload.task import Continuation, Pairs
 from hetplanner.workload.transformer import Size
 
@@ -125,8 +125,7 @@ def _info(path: Path, need: TokenNeed) -> TokensInfo:
     beside = path.with_suffix(".json")
     if not beside.is_file():
         return TokensInfo()
-    fields = check_format(parse_json(read_text(beside), beside.name), "tokens", 2, beside.name)
-    info = checked(TokensInfo, fields, beside.name, from_file=True)
+    info = checked_json(TokensInfo, read_text(beside), "tokens", 2, beside.name, from_file=True)
     if info.vocab is not None and need.vocab is not None and info.vocab > need.vocab:
         raise InvalidInput(
             f"data: {beside}: vocab must be at most the {need.vocab} of workload {need.workload}, got {info.vocab};"

@@ -12,7 +12,7 @@ from pydantic import Field
 from hetplanner.atomic_files import write_whole
 from hetplanner.launchers.hosts_file import MAX_HOSTS, Hosts
 from hetplanner.reading import reader
-from hetplanner.schema import Name, Noun, Text, check_format, checked, parse_json, read_text
+from hetplanner.schema import Name, Noun, Text, checked_json, read_text
 
 LAUNCH_FILE = "launch.json"
 LAUNCH_VERSION = 1
@@ -56,5 +56,4 @@ def load_launch(run_dir: Path) -> Launch:
     if not path.exists():
         return Launch()
     place = f"{run_dir.name}/{LAUNCH_FILE}"
-    data = check_format(parse_json(read_text(path, MAX_LAUNCH_BYTES), place), "launch", LAUNCH_VERSION, place)
-    return checked(Launch, data, place)
+    return checked_json(Launch, read_text(path, MAX_LAUNCH_BYTES), "launch", LAUNCH_VERSION, place)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import IntArray
 from hetplanner.cost.bounds.lower_bounds import bound_cost, bound_step
 from hetplanner.cost.capacity import Capacity
 from hetplanner.cost.check import explain_infeasible
@@ -33,7 +33,7 @@ from hetplanner.planners.step_time.space import StepSpaces, even_layers, even_sh
 from hetplanner.planners.step_time.species import StepSpecies
 
 
-def fit_plan(placement_SR: NDArray[np.int64], model: CostModel) -> Plan:
+def fit_plan(placement_SR: IntArray, model: CostModel) -> Plan:
     """The best plan of a given placement: cut, shares, depths and codecs by the closed form.
 
     Args:
@@ -58,7 +58,7 @@ def fit_plan(placement_SR: NDArray[np.int64], model: CostModel) -> Plan:
     return best
 
 
-def fitted_plan(placement_SR: NDArray[np.int64], model: CostModel, spaces: StepSpaces, recompute: bool) -> Plan | None:
+def fitted_plan(placement_SR: IntArray, model: CostModel, spaces: StepSpaces, recompute: bool) -> Plan | None:
     """The plan of a placement with the least busy cut that fits, None if none does.
 
     Where a search of very many devices is pressed, with another placement of the shape that fits, if there is one.
@@ -116,7 +116,7 @@ def fitting_plan(stages: int, replicas: int, model: CostModel) -> Plan | None:
     return try_plan(deepest_layout(groups[list(fit.group_S)], cut, shares, True, model), model)
 
 
-def _proportional_plan(placement_SR: NDArray[np.int64], recompute: bool, model: CostModel) -> Plan | None:
+def _proportional_plan(placement_SR: IntArray, recompute: bool, model: CostModel) -> Plan | None:
     """Stages in proportion to their slowest device, pipelines likewise: for placements whose pairs are too many.
 
     Equal layers and shares if the devices are equal. None if it does not fit.
@@ -128,7 +128,7 @@ def _proportional_plan(placement_SR: NDArray[np.int64], recompute: bool, model: 
     return try_plan(deepest_layout(placement_SR, cut, share, recompute, model), model)
 
 
-def order_devices(problem: Problem, shape: tuple[int, int]) -> NDArray[np.int64]:
+def order_devices(problem: Problem, shape: tuple[int, int]) -> IntArray:
     """Device index by stage and replica: usable devices by site in file order, S after S for each pipeline."""
     stages, replicas = shape
     cluster = problem.cluster
@@ -137,9 +137,7 @@ def order_devices(problem: Problem, shape: tuple[int, int]) -> NDArray[np.int64]
     return np.array(rows[: stages * replicas], dtype=np.int64).reshape(replicas, stages).T
 
 
-def equal_plan(
-    placement_SR: NDArray[np.int64], model: CostModel, recompute: bool = False, cut: str = "layers"
-) -> Plan | None:
+def equal_plan(placement_SR: IntArray, model: CostModel, recompute: bool = False, cut: str = "layers") -> Plan | None:
     """The plan of a placement with equal stages and shares, None if it does not fit; needs no compiled kernels."""
     stages, replicas = placement_SR.shape
     edges = even_layers(model, stages) if cut == "layers" else proportional_cut(model, np.ones(stages))
@@ -197,7 +195,7 @@ def step_seconds(plan: Plan) -> float:
     return plan.estimate.step_s
 
 
-def usable_rows(problem: Problem) -> NDArray[np.int64]:
+def usable_rows(problem: Problem) -> IntArray:
     """Rows of the usable devices in the cluster's matrices."""
     return np.array([problem.cluster.device_index(d) for d in problem.usable_devices], dtype=np.int64)
 

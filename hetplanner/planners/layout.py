@@ -10,8 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cost.check import check_plan
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.errors import Infeasible, InvalidInput
@@ -21,8 +21,6 @@ from hetplanner.planners.choices.codec import choose_codecs, rough_objective
 from hetplanner.planners.choices.depth import replace_depth
 from hetplanner.planners.choices.local_steps import choose_local_steps
 from hetplanner.planners.choices.reducer import choose_reducer
-
-IntArray = NDArray[np.int64]
 
 # A first guess that does not fit ranks behind everything that does.
 UNFIT_FACTOR = 1e3
@@ -172,7 +170,7 @@ def even_cut(cuts: IntArray, num_ops: int, layers_before: IntArray, stages: int)
     return (*chosen, num_ops)
 
 
-def proportional_cut(model: CostModel, part_S: NDArray[np.float64]) -> tuple[int, ...]:
+def proportional_cut(model: CostModel, part_S: FloatArray) -> tuple[int, ...]:
     """Op boundaries that give every stage its part of the model's FLOPs, as nearly as cuts between layers allow.
 
     Args:
@@ -190,7 +188,7 @@ def proportional_cut(model: CostModel, part_S: NDArray[np.float64]) -> tuple[int
     return (0, *(int(cuts[k]) for k in chosen), tables.num_ops)
 
 
-def apportion(total: int, weight_R: NDArray[np.float64]) -> IntArray:
+def apportion(total: int, weight_R: FloatArray) -> IntArray:
     """Splits a whole number in proportion to weights by largest remainders; each gets at least one."""
     if total < len(weight_R):
         raise InvalidInput(f"{total} micro-batches cannot be shared by {len(weight_R)}: use fewer replicas")

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hetplanner.arrays import IntArray
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.problem import Problem
-
-IntArray = NDArray[np.int64]
 
 
 def honour_pins(pin_D: NDArray[Any], place_PN: NDArray[Any], num_stages: int, num_replicas: int) -> None:

@@ -12,6 +12,8 @@ from importlib.resources import files
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hetplanner.arrays import FloatArray
+
 EARTH_RADIUS_M = 6_378_137.0
 WORLD_WIDTH_M = 2 * np.pi * EARTH_RADIUS_M
 MAX_LATITUDE = 85.0
@@ -20,7 +22,7 @@ MAX_LATITUDE = 85.0
 Ring = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
-def mercator(longitude: ArrayLike, latitude: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def mercator(longitude: ArrayLike, latitude: ArrayLike) -> tuple[FloatArray, FloatArray]:
     """Web-Mercator metres (x east, y north) of points in degrees; latitudes beyond ±85° are drawn at ±85°."""
     degrees = np.clip(np.asarray(latitude, dtype=np.float64), -MAX_LATITUDE, MAX_LATITUDE)
     x = EARTH_RADIUS_M * np.radians(np.asarray(longitude, dtype=np.float64))

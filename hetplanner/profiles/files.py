@@ -11,7 +11,7 @@ from typing import Any
 from hetplanner.errors import InvalidInput
 from hetplanner.profiles.model import Profile
 from hetplanner.reading import note, reader
-from hetplanner.schema import check_format, checked, one_line, parse_json, read_text, write_text
+from hetplanner.schema import checked_json, one_line, read_text, write_text
 
 PROFILE_VERSION = 2
 LAYERS_VERSION = 1
@@ -20,8 +20,7 @@ LAYERS_VERSION = 1
 @reader("profile file", at="place")
 def profile_from_json(text: str | bytes, place: str = "profile") -> Profile:
     """A profile from the text of a profile file. Raises InvalidInput naming the field inside `place`."""
-    data = check_format(parse_json(text, place), "profile", PROFILE_VERSION, place)
-    return checked(Profile, data, place, from_file=True)
+    return checked_json(Profile, text, "profile", PROFILE_VERSION, place, from_file=True)
 
 
 @reader("profile file", at="path")

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from hetplanner.atomic_files import write_whole
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
-from hetplanner.schema import Name, Noun, check_format, checked, parse_json, read_text
+from hetplanner.schema import Name, Noun, checked_json, read_text
 
 ANNOTATIONS_VERSION = 1
 MAX_ANNOTATIONS_BYTES = 2**16
@@ -55,8 +55,7 @@ def read_annotations(folder: Path) -> Annotations:
     if not path.exists():
         return Annotations()
     text = read_text(path, MAX_ANNOTATIONS_BYTES)
-    data = check_format(parse_json(text, place), "annotations", ANNOTATIONS_VERSION, place)
-    return checked(Annotations, data, place)
+    return checked_json(Annotations, text, "annotations", ANNOTATIONS_VERSION, place)
 
 
 def known_annotations(folder: Path) -> Annotations:

@@ -9,7 +9,7 @@ from pydantic import Field
 from hetplanner.atomic_files import write_whole
 from hetplanner.errors import Preempted, RunError
 from hetplanner.reading import reader
-from hetplanner.schema import Name, Noun, check_format, checked, parse_json, read_text
+from hetplanner.schema import Name, Noun, checked_json, read_text
 
 State = Literal["queued", "starting", "running", "stopping", "finished", "stopped", "preempted", "failed"]
 CONTINUED = "continued"
@@ -94,5 +94,4 @@ def status_text(status: RunStatus) -> str:
 def read_status(path: Path) -> RunStatus:
     """The status in a file. Raises InvalidInput (missing, damaged, of a newer version)."""
     place = f"{path.parent.name}/{path.name}"
-    data = check_format(parse_json(read_text(path, MAX_STATUS_BYTES), place), "status", STATUS_VERSION, place)
-    return checked(RunStatus, data, place)
+    return checked_json(RunStatus, read_text(path, MAX_STATUS_BYTES), "status", STATUS_VERSION, place)

@@ -8,8 +8,8 @@ the same trace, and two runs that differ in one link or device draw the same fac
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray
 from hetplanner.errors import InvalidInput
 
 # Larger spreads say nothing about a network; a lognormal of sigma 3 spans four orders of magnitude.
@@ -34,7 +34,7 @@ class Jitter:
             if not 0.0 <= getattr(self, name) <= MOST_SIGMA:
                 raise InvalidInput(f"jitter.{name}: must be between 0 and {MOST_SIGMA:g}, got {getattr(self, name):g}")
 
-    def factors(self, seed: int, step: int, rank: int, stream: int, count: int) -> NDArray[np.float64]:
+    def factors(self, seed: int, step: int, rank: int, stream: int, count: int) -> FloatArray:
         """The first `count` factors of a rank in a step.
 
         Args:

@@ -6,16 +6,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray
 from hetplanner.cost.estimate import CostModel
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
 from hetplanner.simulator.jitter import COMPUTE, NETWORK, STILL, Jitter
 from hetplanner.simulator.packing import PackedPlan, pack_plan
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

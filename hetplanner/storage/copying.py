@@ -17,7 +17,7 @@ from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.checkpoints import FOLDER, MANIFEST, Manifest, checkpoint_folder, load_manifest
 from hetplanner.plan.files.plan_files import load_any_plan
 from hetplanner.reading import reader
-from hetplanner.schema import check_format, checked, parse_json
+from hetplanner.schema import checked_json
 from hetplanner.storage.address import Storage
 from hetplanner.storage.held_files import held_files
 from hetplanner.storage.swarm_copies import copy_stages
@@ -85,7 +85,7 @@ def copied_manifest(storage: Storage, name: str) -> Manifest:
     content = storage.read(f"{FOLDER}/{place}", MOST_BYTES)
     if content is None:
         raise InvalidInput(f"{place}: is missing; the copy was not finished")
-    manifest = checked(Manifest, check_format(parse_json(content, place), "checkpoint", 1, place), place)
+    manifest = checked_json(Manifest, content, "checkpoint", 1, place)
     if checkpoint_folder(Path(), manifest.step).name != name:
         raise InvalidInput(f"{place}: is of step {manifest.step}")
     return manifest

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from typing import Any
 
 from hetplanner.elastic.protocol.coordinator_events import Received, Tick
-from hetplanner.elastic.protocol.messages import Message, ReportGarbage, Work
+from hetplanner.elastic.protocol.messages import Ended, Message, ReportGarbage, Work
 from hetplanner.elastic.protocol.peer_events import CallLost
 from hetplanner.errors import InvalidInput
 from hetplanner.liveness.heartbeat import Heartbeat
@@ -61,6 +61,14 @@ class Driver:
         self.error: BaseException | None = None
         self.was_preempted = False
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def ends_with(self, event: Any) -> bool:
+        """Whether an event says that the training is over; then the process ends."""
+        if not (isinstance(event, Received) and isinstance(event.message, Ended)):
+            return False
+        log.info("ended: %s", event.message.reason)
+        self.ended.set()
+        return True
 
     # To be given by each process.
 

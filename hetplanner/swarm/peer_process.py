@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args
 from hetplanner.elastic.peer.peer import Peer
 from hetplanner.elastic.protocol.coordinator_events import Received
 from hetplanner.elastic.protocol.identity import Stamp, Token
-from hetplanner.elastic.protocol.messages import CoordinatorToPeer, Ended, Message, Send, Sent, Work, Worked, WorkFailed
+from hetplanner.elastic.protocol.messages import CoordinatorToPeer, Message, Send, Sent, Work, Worked, WorkFailed
 from hetplanner.elastic.protocol.peer_events import (
     ApplyUpdate,
     BackwardDone,
@@ -170,9 +170,7 @@ class PeerProcess(Driver):
 
     def handle(self, event: Any) -> None:
         """See Driver."""
-        if isinstance(event, Received) and isinstance(event.message, Ended):
-            log.info("ended: %s", event.message.reason)
-            self.ended.set()
+        if self.ends_with(event):
             return
         for action in self.machine.handle(event, now_s()):
             self._perform(action)

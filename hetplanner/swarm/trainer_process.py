@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +11,7 @@ from typing import Any, get_args
 import numpy as np
 
 from hetplanner.elastic.peer.trainer import Trainer
-from hetplanner.elastic.protocol.coordinator_events import Received
-from hetplanner.elastic.protocol.messages import CoordinatorToTrainer, Ended, Send, Work, Worked, WorkFailed
+from hetplanner.elastic.protocol.messages import CoordinatorToTrainer, Send, Work, Worked, WorkFailed
 from hetplanner.elastic.protocol.peer_events import CancelWork, SendWork
 from hetplanner.errors import InvalidInput
 from hetplanner.runtime.train.data import Batches, open_batches
@@ -21,8 +19,6 @@ from hetplanner.swarm.driver import Driver, now_s
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.swarm.wire.certificates import Credentials
 from hetplanner.swarm.wire.frames import Frame
-
-log = logging.getLogger(__name__)
 
 
 class TrainerProcess(Driver):
@@ -63,9 +59,7 @@ class TrainerProcess(Driver):
 
     def handle(self, event: Any) -> None:
         """See Driver."""
-        if isinstance(event, Received) and isinstance(event.message, Ended):
-            log.info("ended: %s", event.message.reason)
-            self.ended.set()
+        if self.ends_with(event):
             return
         for action in self.machine.handle(event, now_s()):
             match action:

@@ -5,11 +5,9 @@ import warnings
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray
 from hetplanner.errors import InvalidInput
-
-FloatArray = NDArray[np.float64]
 
 
 def array_of_npy(place: str, data: bytes, *, ndim: int, check: Callable[..., object]) -> FloatArray:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray
 from hetplanner.cost.capacity import Capacity, find_fit
 from hetplanner.cost.tables import CostTables
 from hetplanner.errors import InvalidInput
@@ -23,8 +23,6 @@ from hetplanner.plan.groupings import Groupings
 from hetplanner.plan.problem import Problem
 from hetplanner.units import short_bytes
 from hetplanner.workload.tensor_degrees import DEGREES, SHARDING_WORDS, Sharding, why_not
-
-FloatArray = NDArray[np.float64]
 
 MOST_TENSOR_PARALLEL = 64
 ADVISED: tuple[Sharding, ...] = ("tensor", "zero3")

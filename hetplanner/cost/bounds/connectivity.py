@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from hetplanner.arrays import FloatArray, IntArray
+
 # ``(cost, device, device)``, cheapest first.
 Edges = list[tuple[float, int, int]]
 # Thresholds, and the most devices that are connected within each.

@@ -6,12 +6,9 @@ Legend of array suffixes: D devices, E edges, S stages, R replicas.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cost.bounds.connectivity import largest_parts, spanning_edges
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Beyond so many devices a linear programme over their edges takes longer than a second.
 MOST_DEVICES = 256

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.codecs.spec import least_reduction_bytes, least_wire_bytes
 from hetplanner.cost.bounds.connectivity import Parts, bound_path, largest_parts, spanning_edges
 from hetplanner.cost.bounds.reduction_bounds import ReductionBounds, is_everybody
@@ -34,9 +34,6 @@ from hetplanner.cost.tables import (
     GRADIENT_ELEMENT_BYTES,
     CostTables,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Sums in another order differ by less than this share.
 ROUNDING = 1e-9

@@ -22,14 +22,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray
 from hetplanner.cost.bounds.class_counts.classes import MOST_COUNTS, cluster_devices, number_of_counts
 from hetplanner.cost.bounds.class_counts.model import CountModel
 from hetplanner.cost.bounds.class_counts.shortest_walks import Cancelled
 from hetplanner.cost.bounds.class_counts.walks import Multipliers
 from hetplanner.cost.bounds.hop_floors import bound_hops
 from hetplanner.cost.dtfm import bound_dtfm
-
-FloatArray = NDArray[np.float64]
 
 # Limits rise by this factor; there are so many at most.
 LIMIT_FACTOR = 1.02

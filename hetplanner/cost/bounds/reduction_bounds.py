@@ -20,14 +20,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import BoolArray, FloatArray, IntArray
 from hetplanner.cost.bounds.connectivity import Parts, bound_path, largest_parts, spanning_edges
 from hetplanner.cost.links import LinkTable
 from hetplanner.plan.reducers.names import ReducerName
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Message sizes for which links are compared; sizes between count as the next smaller one.
 NUM_SIZES = 13
@@ -141,7 +138,7 @@ class ReductionBounds:
         return matrix_DD if is_everybody(self.usable, len(matrix_DD)) else matrix_DD[np.ix_(self.usable, self.usable)]
 
     @cached_property
-    def _off_DD(self) -> NDArray[np.bool_]:
+    def _off_DD(self) -> BoolArray:
         return ~np.eye(len(self.usable), dtype=bool)
 
     @cached_property
@@ -188,7 +185,7 @@ class ReductionBounds:
         return np.sort(np.min(rate_DD, axis=1, where=self._off_DD, initial=np.inf))
 
     @property
-    def _other_site_DD(self) -> NDArray[np.bool_]:
+    def _other_site_DD(self) -> BoolArray:
         site_D = self.links.site_D[self.usable]
         return site_D[:, None] != site_D[None, :]
 
@@ -202,7 +199,7 @@ class ReductionBounds:
         """There and back inside a site."""
         return 2.0 * self._least_pairs(self._off_DD & ~self._other_site_DD)
 
-    def _least_pairs(self, mask_DD: NDArray[np.bool_]) -> FloatArray:
+    def _least_pairs(self, mask_DD: BoolArray) -> FloatArray:
         """Latency and wire time of the best links among some pairs, each on its own; 0 if there are none."""
         if not mask_DD.any():
             return np.zeros(len(self._bytes_Z))

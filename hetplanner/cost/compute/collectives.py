@@ -15,11 +15,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hetplanner.profiles.model import Collective
 
-FloatArray = NDArray[np.float64]
 Way = Literal["forward", "backward"]
 Curve = tuple[tuple[float, float], ...]
 

@@ -14,12 +14,12 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cluster.catalog import find_kind, plain_kind
 from hetplanner.cluster.edits import INSIDE_HOST_S
 from hetplanner.cluster.model import Cluster
-from hetplanner.cost.compute.collectives import Collectives, Curve, FloatArray, Way
+from hetplanner.cost.compute.collectives import Collectives, Curve, Way
 from hetplanner.cost.compute.devices import DeviceTable
 from hetplanner.cost.compute.sharded import exchange_of_weights, gather_seconds, matrices_o
 from hetplanner.cost.compute.tensor import exchange_of_layers
@@ -27,8 +27,6 @@ from hetplanner.plan.problem import Problem
 from hetplanner.profiles.model import COLLECTIVES, Collective, Profile
 from hetplanner.workload.tensor_degrees import SHARDINGS, Sharding
 from hetplanner.workload.workload import Workload
-
-IntArray = NDArray[np.int64]
 
 MESSAGES = 4
 """Hidden states that the leader has whole: a message in and one out, of activations and gradients."""

@@ -13,17 +13,14 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cluster.catalog import plain_kind
 from hetplanner.cost.compute.devices import DeviceTable
 from hetplanner.plan.problem import Problem
 from hetplanner.profiles.curves import cost_at
 from hetplanner.profiles.model import LayerCost
 from hetplanner.workload.tensor_degrees import SHARDINGS, Sharding
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 class PlainCell(NamedTuple):

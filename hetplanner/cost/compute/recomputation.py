@@ -14,15 +14,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cost.compute.sharded import gathering_bytes_o, summing_bytes
 from hetplanner.workload.optimizers import ELEMENTWISE, FLOAT_BYTES, SLICE_ELEMENTS
 from hetplanner.workload.transformer_graph import LOSS_ELEMENTS
 from hetplanner.workload.workload import Workload
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 LOSS_BYTES = 16
 """Temporaries of the loss for each logit that is computed at once."""

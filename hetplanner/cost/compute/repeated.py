@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hetplanner.cost.compute.collectives import FloatArray
+from hetplanner.arrays import FloatArray
 from hetplanner.workload.workload import Workload
 
 

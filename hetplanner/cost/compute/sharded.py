@@ -15,7 +15,8 @@ import math
 
 import numpy as np
 
-from hetplanner.cost.compute.collectives import Collectives, FloatArray, Way
+from hetplanner.arrays import FloatArray
+from hetplanner.cost.compute.collectives import Collectives, Way
 from hetplanner.workload.model import Op
 from hetplanner.workload.optimizers import FLOAT_BYTES
 from hetplanner.workload.tensor_degrees import Sharding

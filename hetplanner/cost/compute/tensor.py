@@ -18,7 +18,8 @@ from math import prod
 
 import numpy as np
 
-from hetplanner.cost.compute.collectives import Collectives, FloatArray, Way
+from hetplanner.arrays import FloatArray
+from hetplanner.cost.compute.collectives import Collectives, Way
 from hetplanner.workload.capturing.division import Step
 from hetplanner.workload.optimizers import FLOAT_BYTES
 from hetplanner.workload.workload import Workload

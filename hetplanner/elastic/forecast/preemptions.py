@@ -12,7 +12,15 @@ from pydantic import Field, model_validator
 
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
-from hetplanner.schema import Name, Noun, Seconds, Text, check_format, checked, parse_json, read_text, write_text
+from hetplanner.schema import (
+    Name,
+    Noun,
+    Seconds,
+    Text,
+    checked_json,
+    read_text,
+    write_text,
+)
 
 PREEMPTIONS_VERSION = 1
 MAX_TRACE_BYTES = 8 * 2**20
@@ -77,8 +85,7 @@ class PreemptionTrace(Noun):
 @reader("preemption trace", at="place")
 def preemptions_from_json(text: str | bytes, place: str = "preemptions") -> PreemptionTrace:
     """A trace from the text of such a file. Raises InvalidInput naming the field inside `place`."""
-    data = check_format(parse_json(text, place), "preemptions", PREEMPTIONS_VERSION, place)
-    return checked(PreemptionTrace, data, place, from_file=True)
+    return checked_json(PreemptionTrace, text, "preemptions", PREEMPTIONS_VERSION, place, from_file=True)
 
 
 @reader("preemption trace", at="path")

@@ -16,7 +16,7 @@ from hetplanner.plan.files.plan_files import load_any_plan, load_plan, save_plan
 from hetplanner.plan.files.resumable import PLAN_FILE
 from hetplanner.plan.model import Plan
 from hetplanner.reading import reader
-from hetplanner.schema import Name, Noun, check_format, checked, parse_json, read_text
+from hetplanner.schema import Name, Noun, checked_json, read_text
 
 NEXT_FILE, NEXT_PLAN_FILE = "next.json", "next-plan.json"
 NEXT_VERSION = 1
@@ -77,5 +77,4 @@ def load_next(run_dir: Path) -> NextPlan | None:
     if not path.exists():
         return None
     place = f"{run_dir.name}/{NEXT_FILE}"
-    data = check_format(parse_json(read_text(path, MAX_NEXT_BYTES), place), "next", NEXT_VERSION, place)
-    return checked(NextPlan, data, place)
+    return checked_json(NextPlan, read_text(path, MAX_NEXT_BYTES), "next", NEXT_VERSION, place)

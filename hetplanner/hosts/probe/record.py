@@ -10,7 +10,7 @@ from hetplanner.cluster.model import Cluster
 from hetplanner.dtypes import DType
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
-from hetplanner.schema import Name, Noun, check_format, checked, parse_json, read_text, write_text
+from hetplanner.schema import Name, Noun, checked_json, read_text, write_text
 
 PROBE_VERSION = 1
 MAX_PROBE_BYTES = 2**26
@@ -97,8 +97,7 @@ def save_record(record: Record, path: Path) -> None:
 @reader("probe's record", at="path")
 def load_record(path: Path) -> Record:
     """Reads the file. Raises InvalidInput."""
-    data = check_format(parse_json(read_text(path, MAX_PROBE_BYTES), path.name), "probe", PROBE_VERSION, path.name)
-    return checked(Record, data, path.name)
+    return checked_json(Record, read_text(path, MAX_PROBE_BYTES), "probe", PROBE_VERSION, path.name)
 
 
 def check_record(record: Record, cluster: Cluster, place: str) -> None:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from weakref import ref
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import IntArray
 from hetplanner.codecs.spec import NO_CODEC, Codec, folded
 from hetplanner.plan.model import Plan
 from hetplanner.plan.parts import parts_of
@@ -57,10 +57,10 @@ class Round:
 class ProgramTable(NamedTuple):
     """The transfers of a program, by column: for code that reads very many at once."""
 
-    round_T: NDArray[np.int64]
-    sender_T: NDArray[np.int64]
-    receiver_T: NDArray[np.int64]
-    num_elements_T: NDArray[np.int64]
+    round_T: IntArray
+    sender_T: IntArray
+    receiver_T: IntArray
+    num_elements_T: IntArray
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def _program(reducer: ReducerName, members: Members, num_elements: int, part: Pa
 
 @lru_cache(maxsize=32)
 def _table(reducer: ReducerName, members: Members, parts: tuple[int, ...], part: Part) -> ProgramTable:
-    columns: list[list[NDArray[np.int64]]] = []
+    columns: list[list[IntArray]] = []
     rounds = 0
     for elements in parts:
         program = _program(reducer, members, elements, part)

@@ -10,13 +10,10 @@ from functools import cached_property
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cluster.model import NO_LINK_S, Cluster
 from hetplanner.plan.reducers.names import ReducerName
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 ELEMENT_BYTES = 4
 """Gradients travel in float32 where no codec shortens them."""

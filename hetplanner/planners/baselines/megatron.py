@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from hetplanner.arrays import IntArray
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.baselines.rank_order import RankOrderPlanner
 from hetplanner.planners.finish import order_devices
@@ -23,7 +21,7 @@ class MegatronPlanner(RankOrderPlanner):
     summary: ClassVar[str] = "baseline: one tensor degree, equal layers, a stage's replicas side by side"
     groups_alike: ClassVar[bool] = True
 
-    def place(self, problem: Problem, shape: tuple[int, int]) -> NDArray[np.int64]:
+    def place(self, problem: Problem, shape: tuple[int, int]) -> IntArray:
         """Device index by stage and replica: R after R for each stage."""
         stages, replicas = shape
         return order_devices(problem, (stages * replicas, 1)).reshape(stages, replicas)

@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
@@ -26,8 +26,6 @@ from hetplanner.planners.layout import apportion, deepest_layout, proportional_c
 from hetplanner.planners.network.communities import find_communities
 from hetplanner.planners.step_time.space import StepSpaces
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 # Starts of a tour times the square of the communities: all of 32 communities, ever fewer of more.
 TOUR_WORK = 2**15
 

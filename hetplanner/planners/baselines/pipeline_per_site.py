@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cost.links import LinkTable
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.baselines.rank_order import RankOrderPlanner
@@ -19,7 +19,7 @@ class PipelinePerSitePlanner(RankOrderPlanner):
     is_baseline: ClassVar[bool] = True
     summary: ClassVar[str] = "baseline: pipelines inside sites, gradients between them; equal layers"
 
-    def place(self, problem: Problem, shape: tuple[int, int]) -> NDArray[np.int64]:
+    def place(self, problem: Problem, shape: tuple[int, int]) -> IntArray:
         """Device index by stage and replica."""
         stages, replicas = shape
         pipelines, left = _whole_pipelines(problem, stages)
@@ -61,7 +61,7 @@ def _chain(devices: list[int], links: LinkTable) -> list[int]:
     return walk
 
 
-def _both_ways(links: LinkTable, one: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.float64]:
+def _both_ways(links: LinkTable, one: IntArray, others: IntArray) -> FloatArray:
     """Seconds of a megabyte there, and back."""
     there = links.latency_s(one, others) + 1e6 * links.seconds_per_byte(one, others)
     return there + (links.latency_s(others, one) + 1e6 * links.seconds_per_byte(others, one))

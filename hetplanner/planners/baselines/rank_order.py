@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from hetplanner.arrays import IntArray
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
@@ -46,13 +45,13 @@ class RankOrderPlanner(BasePlanner[RankOrderSettings]):
 
         return best_of_shapes(problem, model, progress, plans_of)
 
-    def place(self, problem: Problem, shape: tuple[int, int]) -> NDArray[np.int64]:
+    def place(self, problem: Problem, shape: tuple[int, int]) -> IntArray:
         """Device index by stage and replica."""
         return order_devices(problem, shape)
 
 
 def plan_placement(
-    placement_SR: NDArray[np.int64], model: CostModel, spaces: StepSpaces, recompute: bool, cut: str
+    placement_SR: IntArray, model: CostModel, spaces: StepSpaces, recompute: bool, cut: str
 ) -> Plan | None:
     """The plan of a placement with equal stages and shares; only if these do not fit, with the best cut.
 

@@ -17,9 +17,9 @@ from itertools import pairwise
 from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from hetplanner.arrays import BoolArray, FloatArray, IntArray
 from hetplanner.cost.check import explain_infeasible
 from hetplanner.cost.elastic.steady_state import steady_state_plan
 from hetplanner.cost.estimate import CostModel
@@ -42,10 +42,6 @@ from hetplanner.planners.interface import (
 from hetplanner.planners.layout import apportion, complete_plan, greatest_depth, proportional_cut, value_of
 from hetplanner.planners.shapes import free_shapes
 from hetplanner.planners.step_time.space import even_layers
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-
 
 PlanT = TypeVar("PlanT")
 
@@ -199,9 +195,7 @@ def assign_devices(model: CostModel, walk_D: IntArray, cut: tuple[int, ...], rec
     return group_D
 
 
-def _rebalance(
-    group_D: IntArray, rate_D: FloatArray, load_S: FloatArray, fits_DS: NDArray[np.bool_], most: int
-) -> None:
+def _rebalance(group_D: IntArray, rate_D: FloatArray, load_S: FloatArray, fits_DS: BoolArray, most: int) -> None:
     """Moves a peer of the least to the most loaded stage while the slowest stage gains; the last one never leaves."""
     for _ in range(len(group_D)):
         have = np.bincount(group_D[group_D >= 0], weights=rate_D[group_D >= 0], minlength=len(load_S))

@@ -9,9 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
+from hetplanner.arrays import IntArray
 from hetplanner.codecs.spec import CODEC_NAMES, Codec, CodecName
 from hetplanner.cost.check import check_plan
 from hetplanner.cost.elastic.steady_state import steady_state_plan
@@ -23,7 +21,6 @@ from hetplanner.planners.choices.codec import FED_BACK, NEARLY_BEST, WORTH_A_COD
 from hetplanner.planners.choices.depth import replace_depth
 from hetplanner.planners.layout import greatest_depth
 
-IntArray = NDArray[np.int64]
 Traffic = Literal["messages", "averaging"]
 
 

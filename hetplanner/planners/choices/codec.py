@@ -24,8 +24,8 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray
 from hetplanner.codecs.adatopk import adatopk_reductions
 from hetplanner.codecs.spec import CODEC_NAMES, Codec, most_kept, topk_of
 from hetplanner.cost.closed_form import time_step
@@ -37,8 +37,6 @@ from hetplanner.plan.model import LinkCodec, Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.planners.choices.depth import fits_memory, replace_depth
-
-FloatArray = NDArray[np.float64]
 
 # A codec that shortens the step by less than this share is not worth changing the numbers trained.
 WORTH_A_CODEC = 0.01

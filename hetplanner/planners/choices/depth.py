@@ -8,15 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import IntArray
 from hetplanner.cost.check import memory_limits, peak_bytes
 from hetplanner.cost.closed_form import StepArrays, time_step
 from hetplanner.cost.durations import durations_of
 from hetplanner.cost.estimate import CostModel, step_arrays
 from hetplanner.plan.model import Plan
-
-IntArray = NDArray[np.int64]
 
 DEPTH_TOLERANCE = 1e-3
 """Depth may cost this share of the step, for fewer activations in memory."""

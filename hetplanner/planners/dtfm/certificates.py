@@ -16,12 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.errors import InvalidInput
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Costs are whole multiples of this in the model.
 RESOLUTION_S = 1e-8

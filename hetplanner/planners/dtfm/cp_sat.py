@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cost.dtfm import bound_dtfm, pair_costs, score_dtfm
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
@@ -20,8 +20,6 @@ from hetplanner.planners.finish import fit_plan, usable_rows
 from hetplanner.planners.interface import TAKES_CORES, PlannerSettings, Progress
 from hetplanner.planners.search.population import SAME_VALUE, Candidate, Evolution, EvolutionSettings
 from hetplanner.planners.shapes import fixed_shape
-
-IntArray = NDArray[np.int64]
 
 
 class CpSatSettings(PlannerSettings):
@@ -103,7 +101,7 @@ def warm_start(species: DtfmSpecies, seed: int, chunks: int, progress: Progress)
     return evolution.best
 
 
-def match_columns(placement_SR: IntArray, piped_s_DD: NDArray[np.float64]) -> IntArray:
+def match_columns(placement_SR: IntArray, piped_s_DD: FloatArray) -> IntArray:
     """The same stages with their devices lined up, so that every hop is a bottleneck matching."""
     from hetplanner.planners.dtfm import kernels as dtfm_kernels
 

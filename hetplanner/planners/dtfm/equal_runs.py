@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
+from hetplanner.arrays import IntArray
 
 # Runs of a plan, classes of a network, and plans of one division into runs, at most.
 MOST_RUNS = 3

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cost.dtfm import pair_costs
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
@@ -24,9 +24,6 @@ from hetplanner.planners.dtfm.species import EXACT_STAGES
 from hetplanner.planners.finish import fit_plan, usable_rows
 from hetplanner.planners.interface import PlannerSettings, Progress, Quantiles
 from hetplanner.planners.shapes import fixed_shape
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 class GcmaSettings(PlannerSettings):

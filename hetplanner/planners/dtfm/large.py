@@ -16,13 +16,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.planners.dtfm.species import COLD, GUIDE_WEIGHT, DtfmSpecies
 from hetplanner.planners.network import seeds
 from hetplanner.planners.network.coarsen import group_devices
 from hetplanner.planners.search.population import Candidate
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Groups that the coarse searches place, about; the finest of these chooses the layouts that are dealt.
 WANTED_GROUPS = (256, 64)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cost.dtfm import bound_dtfm, pair_costs, score_dtfm
 from hetplanner.errors import InvalidInput
 from hetplanner.planners.dtfm.certificates import find_classes
@@ -16,9 +17,6 @@ from hetplanner.planners.dtfm.equal_runs import equal_run_layouts
 from hetplanner.planners.network import seeds
 from hetplanner.planners.network.coarsen import LARGE, sort_devices
 from hetplanner.planners.search.population import Candidate
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Stages up to which the order of a scored layout is exact (Held-Karp tables are 2^S x S).
 EXACT_STAGES = 12

@@ -11,8 +11,8 @@ from math import comb
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import IntArray
 from hetplanner.cost.estimate import CostModel
 from hetplanner.planners.exhaustive.symmetry import Listing, least_placements
 from hetplanner.planners.interface import Progress
@@ -21,7 +21,6 @@ from hetplanner.planners.search.population import Candidate
 if TYPE_CHECKING:
     from hetplanner.planners.step_time.species import StepSpecies
 
-IntArray = NDArray[np.int64]
 # Layouts scored between two looks at the budget, and placements counted.
 CHUNK = 20_000
 COUNTED = 50_000

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
+from hetplanner.arrays import IntArray
 
 
 def twins_of(tables_DD: Sequence[NDArray[Any]], labels_D: Sequence[NDArray[Any]] = ()) -> IntArray:

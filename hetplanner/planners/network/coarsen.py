@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
+
 Array = NDArray[Any]
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 LARGE = 1000
 """From so many devices on, orders and searches work on groups first."""

@@ -13,12 +13,9 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.planners.network.coarsen import LARGE, find_sites
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MOST_COMMUNITIES = 32
 # Directions that hold this share of the rows' variance are kept.

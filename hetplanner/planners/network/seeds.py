@@ -17,10 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.planners.network.coarsen import LARGE, list_leaves, sort_devices
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # All 2^(S-1) compositions up to here; a sample of them above.
 FULL_COMPOSITIONS = 8
@@ -152,7 +150,7 @@ def _all_runs(stages: int) -> tuple[tuple[int, ...], ...]:
     return tuple((first, *rest) for first in range(stages, 0, -1) for rest in _all_runs(stages - first))
 
 
-def _cut_sites(tree: NDArray[np.float64], num_devices: int) -> IntArray:
+def _cut_sites(tree: FloatArray, num_devices: int) -> IntArray:
     """Cuts a dendrogram at its widest relative jump between merge heights, where sites end."""
     from scipy.cluster import hierarchy
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import IntArray
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
 from hetplanner.planners.finish import fitting_plan
@@ -33,7 +33,6 @@ FEWEST_FINALISTS = 2
 # Between the kernels and a finished plan, whose shards are whole elements.
 ROUNDING = 1e-6
 
-IntArray = NDArray[np.int64]
 Option = tuple[tuple[int, int], bool]
 
 

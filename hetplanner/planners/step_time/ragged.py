@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import IntArray
 from hetplanner.cost.estimate import CostModel
 from hetplanner.errors import Infeasible
 from hetplanner.plan.model import Plan
@@ -21,8 +21,6 @@ from hetplanner.planners.search.population import Candidate
 from hetplanner.planners.step_time.space import SearchSpace, make_ragged_work
 from hetplanner.planners.step_time.species import StepSpecies
 from hetplanner.planners.step_time.warm_start import WarmStart
-
-IntArray = NDArray[np.int64]
 
 COLD = 1e-4
 

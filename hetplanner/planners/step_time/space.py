@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cost.durations import REDUCE_PASSES
 from hetplanner.cost.estimate import CostModel
 from hetplanner.cost.tables import (
@@ -25,8 +26,6 @@ from hetplanner.planners.network import seeds
 from hetplanner.planners.pins import pin_rows
 
 Array = NDArray[Any]
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 class StepProblem(NamedTuple):

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cost.estimate import CostModel
 from hetplanner.errors import Infeasible
 from hetplanner.plan.model import Plan, Provenance
@@ -26,9 +26,6 @@ from hetplanner.planners.search.population import Candidate
 from hetplanner.planners.search.rescoring import can_simulate
 from hetplanner.planners.step_time.space import SearchSpace, StepSpaces, even_shares, make_work
 from hetplanner.simulator.timing import simulate_step_s
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 RANDOM_STARTS = 256
 SCREENED = 4

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import IntArray
 from hetplanner.cost.estimate import CostModel
 from hetplanner.planners.baselines.opfence import deal_walk, fence_cut, walk_network
 from hetplanner.planners.baselines.pipeline_per_site import PipelinePerSitePlanner
@@ -14,8 +14,6 @@ from hetplanner.planners.finish import order_devices
 from hetplanner.planners.layout import proportional_cut
 from hetplanner.planners.step_time.space import even_layers, even_shares
 from hetplanner.planners.step_time.species import Start
-
-IntArray = NDArray[np.int64]
 
 
 class BaselineStarts:

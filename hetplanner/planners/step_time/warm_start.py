@@ -6,8 +6,8 @@ Legend of array suffixes: S stages, R replicas.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import IntArray
 from hetplanner.cluster.model import Cluster
 from hetplanner.cost.check import check_plan
 from hetplanner.cost.estimate import CostModel, estimate_plan
@@ -19,7 +19,6 @@ from hetplanner.planners.pins import pin_placement
 from hetplanner.planners.step_time.species import Start
 from hetplanner.planners.variants.carry_over import carried_cut
 
-IntArray = NDArray[np.int64]
 # How many devices a message names.
 NAMED = 3
 SAME_LINK = 1e-9

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise, product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cost.compute.devices import DeviceTable
 from hetplanner.cost.estimate import CostModel
 from hetplanner.cost.tables import CostTables
@@ -26,8 +26,6 @@ from hetplanner.plan.problem import Problem
 from hetplanner.planners.layout import apportion, complete_plan, proportional_cut, value_of
 from hetplanner.planners.variants.depths import max_depths
 from hetplanner.workload.tensor_degrees import Sharding, TensorDegree
-
-IntArray = NDArray[np.int64]
 
 
 def with_degree(problem: Problem, degree: TensorDegree) -> Problem:
@@ -129,7 +127,7 @@ def workers_text(workers: Iterable[str], problem: Problem) -> str:
     )
 
 
-def _rates(plan: Plan) -> NDArray[np.float64]:
+def _rates(plan: Plan) -> FloatArray:
     """FLOP/s of each stage's replicas together."""
     rate_D = CostTables(plan.problem).devices.rate_flops_per_s_D
     index = plan.problem.cluster.device_index

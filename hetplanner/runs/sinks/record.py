@@ -10,7 +10,7 @@ from pydantic import Field
 from hetplanner.atomic_files import write_whole
 from hetplanner.errors import InvalidInput, one_line
 from hetplanner.reading import reader
-from hetplanner.schema import Name, Noun, check_format, checked, parse_json, read_text
+from hetplanner.schema import Name, Noun, checked_json, read_text
 
 SINKS_FOLDER = "sinks"
 RECORD_VERSION = 1
@@ -52,8 +52,7 @@ def read_record(run_dir: Path, sink: str) -> SinkRecord:
     path, place = record_path(run_dir, sink), f"{run_dir.name}/{SINKS_FOLDER}/{sink}.json"
     if not path.exists():
         return SinkRecord(sink=sink)
-    data = check_format(parse_json(read_text(path, MAX_RECORD_BYTES), place), "sink", RECORD_VERSION, place)
-    found = checked(SinkRecord, data, place)
+    found = checked_json(SinkRecord, read_text(path, MAX_RECORD_BYTES), "sink", RECORD_VERSION, place)
     if found.sink != sink:
         raise InvalidInput(f"{place}: must be of sink {sink}, is of {found.sink!r:.60}")
     return found

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import Field
 
 from hetplanner.reading import reader
-from hetplanner.schema import Name, Noun, check_format, checked, parse_json, read_text
+from hetplanner.schema import Name, Noun, checked_json, read_text
 
 SAVED_FILE = "saved.json"
 SAVED_VERSION = 1
@@ -38,5 +38,5 @@ def saved_on_hosts(run_dir: Path) -> dict[str, frozenset[str]]:
     path = run_dir / SAVED_FILE
     if not path.exists():
         return {}
-    data = check_format(parse_json(read_text(path), SAVED_FILE), "saved", SAVED_VERSION, SAVED_FILE)
-    return {host: frozenset(names) for host, names in checked(_Saved, data, SAVED_FILE).hosts.items()}
+    saved = checked_json(_Saved, read_text(path), "saved", SAVED_VERSION, SAVED_FILE)
+    return {host: frozenset(names) for host, names in saved.hosts.items()}

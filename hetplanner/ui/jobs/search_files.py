@@ -22,7 +22,7 @@ from hetplanner.planners.search.moments import MOST_MOMENTS, Moment
 from hetplanner.planners.search.tried import MOST_SHAPES, TriedShape
 from hetplanner.reading import reader
 from hetplanner.runs.home import searches_directory
-from hetplanner.schema import Name, Noun, Text, check_format, checked, parse_json, read_text, write_text
+from hetplanner.schema import Name, Noun, Text, checked, checked_json, read_text, write_text
 from hetplanner.ui.jobs.jobs import ENDED, MAX_JOBS, MAX_RECORDS, SearchJob, SearchRequest, SearchService, plain_data
 from hetplanner.ui.jobs.plan_bodies import plan_body, plan_of_body
 
@@ -136,8 +136,7 @@ class SearchEntry(Noun):
 def read_search(path: Path) -> SearchJob:
     """The search in a file, as one that has ended. Raises InvalidInput."""
     place = path.name
-    fields = check_format(parse_json(read_text(path, MOST_BYTES), place), "search", VERSION, place)
-    entry = checked(SearchEntry, fields, place)
+    entry = checked_json(SearchEntry, read_text(path, MOST_BYTES), "search", VERSION, place)
     problem = checked(Problem, entry.problem, place, from_file=True)
     make_planner(entry.planner, entry.settings)
 

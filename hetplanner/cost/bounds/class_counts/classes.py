@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from hetplanner.arrays import FloatArray, IntArray
 
 # More classes than this, or more counts, make the first step take longer than seconds.
 MOST_CLASSES = 12

@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cost.bounds.class_counts.classes import (
     DeviceClasses,
     choose_levels,
@@ -21,9 +22,6 @@ from hetplanner.cost.bounds.class_counts.classes import (
 )
 from hetplanner.cost.bounds.class_counts.shortest_walks import Cancelled, used_vectors
 from hetplanner.cost.bounds.class_counts.walks import Multipliers, Walks
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Groups of classes whose devices are counted exactly, and the most vectors of such counts after so many stages.
 MOST_GROUPS = 3

@@ -12,8 +12,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from hetplanner.arrays import IntArray
+
 Float32Array = NDArray[np.float32]
-IntArray = NDArray[np.int64]
 
 # Additions between two looks at whether the work should end.
 ADDITIONS_AT_ONCE = 50_000_000

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cost.bounds.class_counts.shortest_walks import Network
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # What sums of single-precision numbers may be off.
 ROUNDING = 1e-5

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 from bokeh.palettes import cividis
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray
 from hetplanner.plots.theme import ink_on
 
 PALETTE = tuple(cividis(256))
@@ -32,8 +32,8 @@ class ExpertMatrix:
     """
 
     ops: tuple[str, ...]
-    tokens_OE: NDArray[np.float64]
-    load_OE: NDArray[np.float64]
+    tokens_OE: FloatArray
+    load_OE: FloatArray
     top: float
 
 

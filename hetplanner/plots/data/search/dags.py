@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray
 from hetplanner.cost.tables import CostTables
 from hetplanner.plan.model import Plan
 from hetplanner.plots.theme import OP_COLOURS, site_colour
@@ -22,7 +22,6 @@ from hetplanner.workload.model import Op
 from hetplanner.workload.workload import Workload
 
 Columns = dict[str, list[Any]]
-FloatArray = NDArray[np.float64]
 
 LEAST_COLUMNS, MOST_COLUMNS = 30, 40
 LANE_HEIGHT = 0.8

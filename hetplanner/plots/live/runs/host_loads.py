@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable
 
-import numpy as np
 from bokeh.models import HoverTool, LegendItem, NumeralTickFormatter, Range1d
-from numpy.typing import NDArray
 
+from hetplanner.arrays import FloatArray
 from hetplanner.plots.data.runs.host_loads import HostLines, busy_lines, traffic_lines
 from hetplanner.plots.live.base import LiveFigure, empty_source, put, set_range
 from hetplanner.runs.reading.reader import RunReader
@@ -76,5 +75,5 @@ class HostTraffic(_HostCurves):
         self._show(traffic_lines(run) if run is not None else HostLines([], []), None)
 
 
-def _most(arrays: Iterable[NDArray[np.float64]]) -> float:
+def _most(arrays: Iterable[FloatArray]) -> float:
     return max((float(values.max()) for values in arrays), default=0.0)

@@ -3,28 +3,21 @@
 from collections.abc import Sequence
 
 import numpy as np
-from bokeh.models import HoverTool, LegendItem, Range1d
+from bokeh.models import HoverTool, LegendItem
 
-from hetplanner.plots.data.curves import padded_range
 from hetplanner.plots.data.runs.run_memory import memory_lines
-from hetplanner.plots.live.base import LiveFigure, empty_source, put, set_range
+from hetplanner.plots.live.base import empty_source, put
+from hetplanner.plots.live.runs.curve import StepCurve
 from hetplanner.runs.reading.reader import RunReader
 
 LINE_NAMES = ("xs", "ys", "colour", "rank", "stage", "label")
 
 
-class RunMemory(LiveFigure):
+class RunMemory(StepCurve):
     """A line for every rank over steps, in its stage's colour; accelerator memory dashed."""
 
     def __init__(self, *, dark: bool = False, height: int = 300) -> None:
-        super().__init__(
-            dark=dark,
-            height=height,
-            x_range=Range1d(0, 1),
-            y_range=Range1d(0, 1),
-            x_axis_label="step",
-            y_axis_label="MB",
-        )
+        super().__init__("MB", dark=dark, height=height)
         self.source, self.device_source = empty_source(*LINE_NAMES), empty_source(*LINE_NAMES)
         lines = [
             self.figure.multi_line("xs", "ys", source=source, line_color="colour", line_width=2, line_dash=dash)
@@ -51,8 +44,7 @@ class RunMemory(LiveFigure):
         put(self.device_source, _columns(device))
         xs = [x for row in (*resident, *device) for x in (row["xs"][0], row["xs"][-1])]
         ys = [y for row in (*resident, *device) for y in (float(np.min(row["ys"])), float(np.max(row["ys"])))]
-        set_range(self.figure.x_range, min(xs, default=0.0), max(max(xs, default=0.0), min(xs, default=0.0) + 1.0))
-        set_range(self.figure.y_range, 0.0, padded_range([0.0, *ys])[1])
+        self._fit(xs, [0.0, *ys], floor=0.0)
         self._say("" if xs else "the first step is still to come")
 
 

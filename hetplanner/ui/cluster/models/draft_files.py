@@ -14,7 +14,7 @@ from hetplanner.cluster.formats.cluster_files import cluster_from_data, cluster_
 from hetplanner.errors import HetplannerError
 from hetplanner.reading import reader
 from hetplanner.runs.home import drafts_directory
-from hetplanner.schema import Noun, check_format, checked, parse_json, read_text, write_text
+from hetplanner.schema import Noun, checked_json, read_text, write_text
 from hetplanner.ui.cluster.models.drafts import Draft, DraftStore, Step
 
 _log = logging.getLogger(__name__)
@@ -39,8 +39,7 @@ class DraftEntry(Noun):
 @reader("draft", at="path")
 def read_draft(path: Path) -> Step:
     """The state in a draft's file. Raises InvalidInput."""
-    fields = check_format(parse_json(read_text(path), path.name), "draft", VERSION, path.name)
-    entry = checked(DraftEntry, fields, path.name, from_file=True)
+    entry = checked_json(DraftEntry, read_text(path), "draft", VERSION, path.name, from_file=True)
     cluster = None if entry.cluster is None else cluster_from_data(entry.cluster, path.name)
     known = set(cluster.device_ids) if cluster is not None else set()
     return Step(cluster, tuple(d for d in entry.excluded if d in known), entry.words)
