@@ -17,6 +17,7 @@ from hetplanner.capture.assemble import capture_workload
 from hetplanner.capture.export import Factory
 from hetplanner.capture.huggingface import config_factory, known_to_transformers
 from hetplanner.errors import HetplannerError, InvalidInput
+from hetplanner.liveness.processes import end_process
 from hetplanner.schema import one_line
 from hetplanner.workload.files import save_workload
 from hetplanner.workload.workload import Workload
@@ -106,4 +107,4 @@ def _config_provenance(request: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    end_process(main(*sys.argv[1:]))

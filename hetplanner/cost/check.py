@@ -22,6 +22,11 @@ NAMED_GROUPS = 4
 NAMED_DEVICES = 3
 
 
+def fits_memory(plan: Plan, tables: CostTables) -> bool:
+    """Whether every device holds its share of the plan."""
+    return all(n <= limit for n, limit in zip(peak_bytes(plan, tables), memory_limits(plan, tables), strict=True))
+
+
 def check_plan(plan: Plan, tables: CostTables | None = None) -> None:
     """Refuses a plan that its devices cannot hold, its cluster's links do not carry or its constraints forbid.
 

@@ -6,12 +6,14 @@ its launcher's tree *and* every process that carries the run's mark in its envir
 
 import contextlib
 import ctypes
+import logging
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
 import psutil
 
@@ -54,6 +56,29 @@ def start_in_session(
             close_fds=True,
             preexec_fn=end_with_parent if ends_with_parent else None,
         )
+
+
+@contextlib.contextmanager
+def killed_at_end(child: "subprocess.Popen[Any]") -> Iterator[None]:
+    """Within it a leader of a session works; at its end the process and its children are dead."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def end_process(code: int) -> NoReturn:
+    """Ends this process at once, its output written.
+
+    The interpreter's own end takes 0.3 s with torch: it waits for gloo's threads and frees every tensor one by one.
+    """
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # a full disk changes nothing of what was done
+            stream.flush()
+    os._exit(code)
 
 
 def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:

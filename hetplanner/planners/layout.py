@@ -20,6 +20,7 @@ from hetplanner.plan.problem import Problem
 from hetplanner.planners.choices.codec import choose_codecs, rough_objective
 from hetplanner.planners.choices.depth import replace_depth
 from hetplanner.planners.choices.local_steps import choose_local_steps
+from hetplanner.planners.choices.recompute import keep_activations
 from hetplanner.planners.choices.reducer import choose_reducer
 
 # A first guess that does not fit ranks behind everything that does.
@@ -55,7 +56,7 @@ def plan_of(layout: Layout, model: CostModel, provenance: Provenance) -> Plan:
 
 
 def complete_plan(plan: Plan, model: CostModel) -> Plan:
-    """Gives a plan its codecs, no more depth than it needs, reducer, local steps, estimate. Raises Infeasible.
+    """Gives a plan codecs, reducer, local steps and estimate, no needless depth or recomputation. Raises Infeasible.
 
     A hurried plan of very many devices keeps what it has: dense messages, the first allowed reducer.
     """
@@ -67,8 +68,8 @@ def complete_plan(plan: Plan, model: CostModel) -> Plan:
 
 def _with_choices(plan: Plan, model: CostModel) -> Plan:
     # Codecs first: on faster links less of a round trip hides behind the slowest message, so more must be in flight.
-    plan = choose_reducer(replace_depth(choose_codecs(plan, model), model), model)
-    return choose_local_steps(plan, model)
+    plan = replace_depth(choose_codecs(plan, model), model)
+    return choose_local_steps(choose_reducer(keep_activations(plan, model), model), model)
 
 
 def greatest_depth(

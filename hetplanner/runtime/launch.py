@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch.distributed import run as torchrun
@@ -18,17 +19,22 @@ from torch.distributed.elastic.agent.server import WorkerSpec
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
+from hetplanner.errors import HetplannerError
+from hetplanner.liveness.processes import end_process
+from hetplanner.plan.files.plan_files import load_plan
 from hetplanner.runtime.comm.rendezvous import BACKEND, ON_LOOPBACK, create_handler
 from hetplanner.runtime.forked_ranks import ForkAgent, ForkedRank
+from hetplanner.runtime.worker import parse_arguments
 
 WORKER_MODULE = "hetplanner.runtime.worker"
 PRELOADED = (
     "hetplanner.runtime.session",
-    "hetplanner.plan.files.plan_files",
     "hetplanner.plan.files.train_files",
     "torch.fx.experimental.symbolic_shapes",  # the first backward imports it
     "numpy.ma",  # numpy imports it when it is first used
 )
+FOR_RECOMPUTATION = "torch._dynamo"
+"""The first `torch.utils.checkpoint.checkpoint` imports it."""
 HEEDED = {"nnodes", "nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdzv_conf", "rdzv_id", "node_rank"}
 HEEDED |= {"max_restarts", "log_dir", "module", "training_script", "training_script_args"}
 """Options that forks heed; with another one ranks are programs."""
@@ -49,13 +55,21 @@ def can_fork() -> bool:
     return len(os.listdir("/proc/self/task")) == 1  # a fork has none of the others, but may have what they held
 
 
-def preload() -> None:
-    """Loads what ranks need; pages of what is loaded stay shared."""
-    for name in PRELOADED:
-        with contextlib.suppress(ImportError):  # the rank says what is missing
+def preload(plan_file: Path) -> None:
+    """Loads what ranks of a plan need; pages of what is loaded stay shared. A rank tells what is missing or wrong."""
+    for name in (*PRELOADED, *([FOR_RECOMPUTATION] if _recomputes(plan_file) else [])):
+        with contextlib.suppress(ImportError):
             importlib.import_module(name)
     gc.collect()
     gc.freeze()
+
+
+def _recomputes(plan_file: Path) -> bool:
+    try:
+        plan = load_plan(plan_file)
+    except (HetplannerError, OSError):
+        return False
+    return plan.problem.workload.recompute or any(stage.recompute for stage in plan.stages)
 
 
 def run_forks(options: argparse.Namespace) -> None:
@@ -89,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = torchrun.get_args_parser()
     options = parser.parse_args(arguments)
     if asks_for_forks(parser, options):
-        preload()
+        preload(parse_arguments(options.training_script_args).plan)
         if can_fork():
             run_forks(options)
             return
@@ -98,3 +112,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 if __name__ == "__main__":
     main()
+    end_process(0)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.liveness.heartbeat import Heartbeat
 from hetplanner.liveness.notices import CLOUDS, NOTICE_VARIABLE, NoticeWatcher
+from hetplanner.liveness.processes import end_process
 from hetplanner.runtime.measure.host_load import HostLoad
 from hetplanner.runtime.measure.telemetry import Telemetry
 from hetplanner.runtime.watch import StopWatcher, block_signals
@@ -239,12 +240,7 @@ def _fail(telemetry: Telemetry | None, error: Exception, terminal: int) -> int:
 
 def run_to_exit(arguments: list[str] | None = None) -> NoReturn:
     """Runs this rank, then ends the process."""
-    code = main(arguments)
-    logging.shutdown()
-    with contextlib.suppress(OSError):  # a full disk changes nothing of what was done
-        sys.stdout.flush()
-    # Interpreter shutdown would wait for gloo's threads and free every tensor one by one.
-    os._exit(code)
+    end_process(main(arguments))
 
 
 if __name__ == "__main__":

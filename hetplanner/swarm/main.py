@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import math
 import os
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 from hetplanner.errors import HetplannerError, InvalidInput, Preempted, RunError
 from hetplanner.liveness.heartbeat import Heartbeat
 from hetplanner.liveness.notices import CLOUDS, NoticeWatcher
-from hetplanner.liveness.processes import end_with_parent
+from hetplanner.liveness.processes import end_process, end_with_parent
 from hetplanner.swarm.peer.group.processes import Members, check_group
 from hetplanner.workload.tensor_degrees import DEGREES, SHARDINGS
 
@@ -249,8 +248,4 @@ async def _ask_spec(address: str, credentials: Credentials | None, proxy: str) -
 
 
 if __name__ == "__main__":
-    code = main()
-    logging.shutdown()
-    with contextlib.suppress(OSError):  # a full disk changes nothing of what was done
-        sys.stdout.flush()
-    os._exit(code)  # interpreter shutdown would wait for gloo's threads
+    end_process(main())

@@ -28,6 +28,7 @@ import numpy as np
 from hetplanner.arrays import FloatArray
 from hetplanner.codecs.adatopk import adatopk_reductions
 from hetplanner.codecs.spec import CODEC_NAMES, Codec, most_kept, topk_of
+from hetplanner.cost.check import fits_memory
 from hetplanner.cost.closed_form import time_step
 from hetplanner.cost.dollars import usd_per_step
 from hetplanner.cost.durations import durations_of, reduce_codec_passes
@@ -36,7 +37,7 @@ from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES
 from hetplanner.plan.model import LinkCodec, Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reducers.groups import reduction_groups
-from hetplanner.planners.choices.depth import fits_memory, replace_depth
+from hetplanner.planners.choices.depth import replace_depth
 
 # A codec that shortens the step by less than this share is not worth changing the numbers trained.
 WORTH_A_CODEC = 0.01
@@ -388,7 +389,7 @@ def _has_room(plan: Plan, model: CostModel) -> bool:
     """Whether devices hold what codecs have lost too, with no needless depth and some allowed reducer."""
     # The hierarchical reducer keeps what is lost of sums, too.
     reducers = sorted(plan.problem.constraints.reducers, key=lambda name: name == "hierarchical")
-    return fits_memory(replace_depth(plan, model).replace(reducer=reducers[0]), model)
+    return fits_memory(replace_depth(plan, model).replace(reducer=reducers[0]), model.tables)
 
 
 def _stages_in_need(plan: Plan, codec: Codec, model: CostModel) -> set[int]:

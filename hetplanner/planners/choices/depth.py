@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 
 from hetplanner.arrays import IntArray
-from hetplanner.cost.check import memory_limits, peak_bytes
 from hetplanner.cost.closed_form import StepArrays, time_step
 from hetplanner.cost.durations import durations_of
 from hetplanner.cost.estimate import CostModel, step_arrays
@@ -44,9 +43,3 @@ def _needed_depth(arrays: StepArrays) -> IntArray:
     depth = np.ceil(round_trip / np.maximum(slowest, 1e-12)[:, None] - 1e-9).max(axis=0).astype(np.int64) + 1
     num_stages = compute.shape[1]
     return np.maximum(depth, num_stages - np.arange(num_stages))
-
-
-def fits_memory(plan: Plan, model: CostModel) -> bool:
-    """Whether every device holds its share of the plan."""
-    needed, limits = peak_bytes(plan, model.tables), memory_limits(plan, model.tables)
-    return all(n <= limit for n, limit in zip(needed, limits, strict=True))

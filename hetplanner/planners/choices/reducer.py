@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from hetplanner.cost.check import fits_memory
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.planners.choices.codec import rough_objective
-from hetplanner.planners.choices.depth import fits_memory
 
 # Another reducer must be better by this share than the one a planner prefers where all cost the same.
 WORTH_ANOTHER = 1e-6
@@ -25,7 +25,7 @@ def choose_reducer(plan: Plan, model: CostModel) -> Plan:
         return plan.replace(reducer=allowed[0])
     trials = [plan.replace(reducer=name) for name in allowed]
     if plan.zero or any(stage.error_feedback for stage in plan.stages):
-        trials = [trial for trial in trials if fits_memory(trial, model)] or trials
+        trials = [trial for trial in trials if fits_memory(trial, model.tables)] or trials
     best, *others = trials
     least = rough_objective(best, model)
     for trial in others:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hetplanner.atomic_files import check_free, write_whole
 from hetplanner.errors import HetplannerError, InvalidInput
+from hetplanner.liveness.processes import end_process
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.checkpoints import check_rank_file, checkpoint_folder, load_manifest, rank_file
 from hetplanner.plan.files.plan_files import load_any_plan
@@ -241,4 +242,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

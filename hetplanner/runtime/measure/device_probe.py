@@ -17,6 +17,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from hetplanner.dtypes import DType
+from hetplanner.liveness.processes import end_process
 from hetplanner.runtime.model.precision import TORCH_DTYPES, set_matrix_products
 
 WINDOW_S = 0.8
@@ -113,4 +114,4 @@ def _wait(device: torch.device) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end_process(main(sys.argv[1:]))

@@ -26,18 +26,14 @@ from torch import Tensor
 from hetplanner.cluster.catalog import plain_kind
 from hetplanner.cluster.formats.gpu_lists import Gpu, kind_of_gpu
 from hetplanner.errors import HetplannerError
+from hetplanner.liveness.processes import end_process
 from hetplanner.plan.train import TrainConfig
 from hetplanner.profiles.layers import layer_runs
 from hetplanner.profiles.measuring import REFUSED
 from hetplanner.runtime.device_group.group import ALONE, DeviceGroup
 from hetplanner.runtime.device_group.one_host import member_device
 from hetplanner.runtime.measure.live_bytes import LiveBytes
-from hetplanner.runtime.measure.profiled_group import (
-    collective_seconds,
-    joined_group,
-    measuring_group,
-    member_command,
-)
+from hetplanner.runtime.measure.profiled_group import collective_seconds, joined_group, measuring_group, member_command
 from hetplanner.runtime.model.build import Batch, StageModel
 from hetplanner.runtime.model.layout import own_pieces
 from hetplanner.runtime.model.stage import StageRunner
@@ -228,4 +224,4 @@ class _LayerAtWork:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end_process(main(sys.argv[1:]))

@@ -174,6 +174,11 @@ class OpModule(nn.Module):
                 if layer.half == self.layer_half:
                     self.add_module(layer.target, Adapter(layer, adapters))
                     self._adapters_of.setdefault(layer.module, []).append(layer.target)
+        self._add_layers(config)
+
+    def _add_layers(self, config: TransformerConfig) -> None:
+        """Makes the op's own layers and weights; only the loss has none."""
+        return
 
     def project(self, name: str, x: Tensor) -> Tensor:
         """What a linear layer gives, its adapters included."""
@@ -206,12 +211,9 @@ class OpModule(nn.Module):
 class Embedding(OpModule):
     """Token rows, for GPT-2 with learned positions added: [B, T] int64 → [B, T, C]."""
 
-    def __init__(
-        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: DeviceGroup = ALONE
-    ) -> None:
-        super().__init__(config, op_index, adapters, group)
-        self.tokens = Rows(config.vocab, config.hidden, group)
-        self.positions = Rows(config.max_seq_len, config.hidden, group) if config.family == "gpt2" else None
+    def _add_layers(self, config: TransformerConfig) -> None:
+        self.tokens = Rows(config.vocab, config.hidden, self.group)
+        self.positions = Rows(config.max_seq_len, config.hidden, self.group) if config.family == "gpt2" else None
 
     def forward(self, tokens_BT: Tensor, key: RngKey | None = None, mask: DocumentMask | None = None) -> Tensor:
         """Looks the tokens up; positions count from the beginning of each document."""
@@ -241,13 +243,10 @@ class Attention(OpModule):
 
     layer_half = "attention"
 
-    def __init__(
-        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: DeviceGroup = ALONE
-    ) -> None:
-        super().__init__(config, op_index, adapters, group)
+    def _add_layers(self, config: TransformerConfig) -> None:
         kv_width = config.num_kv_heads * config.head_dim
         self.norm_in = Norm(config)
-        self.qkv = Linear(config.hidden, config.hidden + 2 * kv_width, bias=config.has_qkv_bias, group=group)
+        self.qkv = Linear(config.hidden, config.hidden + 2 * kv_width, bias=config.has_qkv_bias, group=self.group)
         self.out = self.linear(config.hidden, config.hidden)
 
     def forward(self, x_BTC: Tensor, key: RngKey | None = None, mask: DocumentMask | None = None) -> Tensor:
@@ -276,10 +275,7 @@ class Mlp(OpModule):
 
     layer_half = "mlp"
 
-    def __init__(
-        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: DeviceGroup = ALONE
-    ) -> None:
-        super().__init__(config, op_index, adapters, group)
+    def _add_layers(self, config: TransformerConfig) -> None:
         self.norm_in = Norm(config)
         self.gate = self.linear(config.hidden, config.ffn) if config.family == "llama" else None
         self.up = self.linear(config.hidden, config.ffn)
@@ -306,10 +302,7 @@ class Narrow(OpModule):
     Source: Ryabinin et al. 2023 (SWARM, arXiv 2301.11913), compression-aware architectures.
     """
 
-    def __init__(
-        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: DeviceGroup = ALONE
-    ) -> None:
-        super().__init__(config, op_index, adapters, group)
+    def _add_layers(self, config: TransformerConfig) -> None:
         assert config.boundary_layers is not None
         is_linear = config.boundary_layers.kind == "bottleneck"
         self.norm_in = Norm(config)
@@ -327,10 +320,7 @@ class Narrow(OpModule):
 class Widen(OpModule):
     """The second half of a compression-aware layer: [B, T, C / factor] → [B, T, C]."""
 
-    def __init__(
-        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: DeviceGroup = ALONE
-    ) -> None:
-        super().__init__(config, op_index, adapters, group)
+    def _add_layers(self, config: TransformerConfig) -> None:
         self.spread = self.linear(config.narrow_width, config.hidden)
 
     def forward(self, x_BTW: Tensor, key: RngKey | None = None) -> Tensor:
@@ -341,10 +331,7 @@ class Widen(OpModule):
 class FinalNorm(OpModule):
     """The norm in front of the head: [B, T, C] → [B, T, C]."""
 
-    def __init__(
-        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: DeviceGroup = ALONE
-    ) -> None:
-        super().__init__(config, op_index, adapters, group)
+    def _add_layers(self, config: TransformerConfig) -> None:
         self.norm_in = Norm(config)
 
     def forward(self, x_BTC: Tensor, key: RngKey | None = None) -> Tensor:
@@ -355,10 +342,7 @@ class FinalNorm(OpModule):
 class Head(OpModule):
     """Logits: [B, T, C] → [B, T, V]. Its weight may be the embedding's (tied)."""
 
-    def __init__(
-        self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None, group: DeviceGroup = ALONE
-    ) -> None:
-        super().__init__(config, op_index, adapters, group)
+    def _add_layers(self, config: TransformerConfig) -> None:
         self.weight = unfilled(config.vocab, config.hidden)
 
     def forward(self, x_BTC: Tensor, key: RngKey | None = None) -> Tensor:

@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from hetplanner.errors import HetplannerError, InvalidInput
+from hetplanner.liveness.processes import end_process
 from hetplanner.reading import reader
 from hetplanner.runtime.checkpoint.save import FORMAT, MODEL_FILE, MODEL_INFO_FILE
 from hetplanner.runtime.model.build import StageModel
@@ -166,4 +167,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from hetplanner.atomic_files import check_free
 from hetplanner.elastic.protocol.identity import Version
 from hetplanner.errors import InvalidInput
+from hetplanner.liveness.processes import end_process
 from hetplanner.plan.files.plan_files import load_elastic_plan
 from hetplanner.plan.files.resumable import PLAN_FILE, other_plan
 from hetplanner.plan.files.stage_checkpoints import FOLDER
@@ -83,4 +84,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end_process(main(sys.argv[1:]))

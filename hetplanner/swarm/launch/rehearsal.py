@@ -28,6 +28,7 @@ from hetplanner.atomic_files import write_whole
 from hetplanner.cluster.model import Cluster
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.liveness.heartbeat import HEARTBEAT_VARIABLE, create_heartbeats
+from hetplanner.liveness.processes import end_process
 from hetplanner.swarm.launch.links import create_links
 from hetplanner.swarm.launch.network_proxy import NetworkProxy
 from hetplanner.swarm.main import SPEC_FILE, main
@@ -47,6 +48,8 @@ PRELOADED = [
     "hetplanner.runtime.train.data",
     "hetplanner.plan.model",
 ]
+FOR_RECOMPUTATION = "torch._dynamo"
+"""The first `torch.utils.checkpoint.checkpoint` imports it."""
 Speed = float | Sequence[float]
 """Micro-batches per second, the same in all stages or one for each."""
 LOOPBACK = "127.0.0.1"
@@ -60,9 +63,10 @@ NOT_IN_FILES = re.compile(r"[^A-Za-z0-9_.-]")
 """Names of peers come from plan files."""
 
 
-def _context() -> multiprocessing.context.ForkServerContext:
+def _context(spec: SwarmSpec) -> multiprocessing.context.ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    recomputes = spec.workload.recompute or any(spec.recompute)
+    context.set_forkserver_preload([*PRELOADED, *([FOR_RECOMPUTATION] if recomputes else [])])
     return context
 
 
@@ -92,9 +96,7 @@ def _run(
     threading.Thread(target=_end_with, args=(lifeline, rehearsal, os.getppid()), name="lifeline", daemon=True).start()
     if plant is not None:
         plant()
-    code = main(arguments)
-    logging.shutdown()
-    os._exit(code)
+    end_process(main(arguments))
 
 
 def _end_with(lifeline: Connection, rehearsal: int, fork_server: int) -> None:
@@ -161,7 +163,7 @@ class Rehearsal:
         self._port = int(self.coordinator.rpartition(":")[2]) if self.coordinator else self._free_port()
         self.heartbeats = self.run_dir / HEARTBEATS_FILE
         create_heartbeats(self.heartbeats, MOST_WATCHED)
-        self._context = _context()
+        self._context = _context(self.spec)
         self._lifeline, self._kept_end = self._context.Pipe(duplex=False)
 
     @property

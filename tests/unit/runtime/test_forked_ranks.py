@@ -20,10 +20,12 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.run import get_args_parser
 
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.runtime import forked_ranks
 from hetplanner.runtime.comm.rendezvous import ON_LOOPBACK, create_handler
 from hetplanner.runtime.forked_ranks import HANDLED, ForkAgent, ForkedRank, rank_environment
 from hetplanner.runtime.launch import WORKER_MODULE, asks_for_forks, can_fork
+from tests.support.plans.factories import chain_plan
 from tests.support.processes.patience import until
 
 WRITES_ENVIRONMENT = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1] + os.environ['RANK'], 'w'))"
@@ -167,10 +169,20 @@ def test_a_process_with_a_thread_or_a_gpu_is_not_forked(monkeypatch):
     thread.join()
 
 
-def test_loading_what_ranks_need_starts_no_thread():
-    """Else ranks would not be forks, and no one would notice."""
-    code = "import os; from hetplanner.runtime.launch import can_fork, preload; preload(); print(can_fork())"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+@pytest.mark.parametrize("recompute", [False, True, None], ids=["kept", "recomputed", "no plan"])
+def test_loading_what_ranks_need_starts_no_thread(recompute, tmp_path):
+    """Else ranks would not be forks, and no one would notice. What recomputation needs is loaded only for it."""
+    if recompute is not None:
+        plan = chain_plan([2], [])
+        stages = tuple(stage.replace(recompute=recompute) for stage in plan.stages)
+        save_plan(plan.replace(stages=stages), tmp_path / "plan.json")
+    code = (
+        "import sys, pathlib; from hetplanner.runtime.launch import can_fork, preload;"
+        " preload(pathlib.Path('plan.json')); print(can_fork(), 'torch._dynamo' in sys.modules)"
     )
-    assert done.stdout == f"{not torch.accelerator.is_available()}\n", done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()},
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout == f"{not torch.accelerator.is_available()} {bool(recompute)}\n", done.stderr

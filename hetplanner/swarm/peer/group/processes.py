@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import os
 import signal
 import tempfile
 import time
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetplanner.errors import InvalidInput
-from hetplanner.liveness.processes import end_with_parent
+from hetplanner.liveness.processes import end_process, end_with_parent
 from hetplanner.plan.train import check_group_optimizer
 from hetplanner.workload.tensor_degrees import SHARDING_WORDS, Sharding, why_not
 
@@ -156,8 +155,7 @@ def _serve(pipe: Connection, of_others: Sequence[Connection]) -> None:
     except Exception:
         log.exception("a device of the group cannot go on")
         code = 1
-    logging.shutdown()
-    os._exit(code)
+    end_process(code)
 
 
 def _work(pipe: Connection) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hetplanner.cluster.formats.cluster_files import cluster_from_data
 from hetplanner.codecs.spec import Codec, most_kept
 from hetplanner.cost.bounds.lower_bounds import bound_step
-from hetplanner.cost.check import check_plan, peak_bytes
+from hetplanner.cost.check import check_plan, fits_memory, peak_bytes
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files.plan_files import plan_from_json, plan_to_data
@@ -24,7 +24,6 @@ from hetplanner.planners.choices.codec import (
     rough_objective,
     step_seconds_of,
 )
-from hetplanner.planners.choices.depth import fits_memory
 from hetplanner.planners.registry import make_planner
 from hetplanner.simulator.simulation import summarise_plan
 from hetplanner.simulator.timing import simulate_step_s
@@ -359,4 +358,4 @@ def test_the_plan_is_worth_what_its_search_says(shape, codecs):
     result = make_planner("evolution").solve(problem, budget="500 evaluations", on_event=lambda e: seen.append(e.best))
     assert result.value <= min(seen) * (1 + NEARLY_BEST)
     assert all(stage.reduce_codec.name != "none" for stage in result.plan.stages)
-    assert fits_memory(result.plan, CostModel.of(problem))
+    assert fits_memory(result.plan, CostModel.of(problem).tables)
