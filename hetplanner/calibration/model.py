@@ -18,16 +18,7 @@ from hetplanner.cluster.model import Cluster, Device, LinkValue, TransferCost
 from hetplanner.dtypes import DType
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
-from hetplanner.schema import (
-    BytesPerSecond,
-    Name,
-    Noun,
-    Seconds,
-    Text,
-    checked_json,
-    read_text,
-    write_text,
-)
+from hetplanner.schema import BytesPerSecond, Name, Noun, Seconds, Text, checked_json, read_text, write_text
 
 CALIBRATION_VERSION = 1
 MAX_CALIBRATION_BYTES = 8 * 2**20

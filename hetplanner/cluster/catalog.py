@@ -6,7 +6,7 @@ the share of peak that training reaches, and the memory that the driver and allo
 
 import csv
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -118,11 +118,15 @@ def _read_row(row: dict[str, str]) -> DeviceKind:
     )
 
 
+def table_rows(file: str) -> Iterable[dict[str, str]]:
+    """Rows of a CSV file beside this module, in which lines that begin with # are comments."""
+    text = files("hetplanner.cluster").joinpath(file).read_text("utf-8")
+    return csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+
+
 @cache
 def _catalog() -> dict[str, DeviceKind]:
-    text = files("hetplanner.cluster").joinpath("gpu_specs.csv").read_text("utf-8")
-    lines = (line for line in text.splitlines() if not line.startswith("#"))
-    kinds = [_read_row(row) for row in csv.DictReader(lines)]
+    kinds = [_read_row(row) for row in table_rows("gpu_specs.csv")]
     return {_key(name): kind for kind in kinds for name in (kind.name, *kind.aliases)}
 
 

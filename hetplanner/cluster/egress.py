@@ -5,17 +5,16 @@ Prices and their sources stand in `egress_prices.csv` beside this module. A pric
 Legend of array suffixes: S sites in file order, C classes of sites that pay and are paid for alike.
 """
 
-import csv
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
 from hetplanner.arrays import BoolArray, FloatArray, IntArray
+from hetplanner.cluster.catalog import table_rows
 from hetplanner.cluster.model import Cluster, Site
 
 SAME_REGION = "same region"
@@ -56,8 +55,6 @@ class EgressPrice:
 @cache
 def price_list() -> tuple[PriceRow, ...]:
     """All rows, in the file's order: the first that fits holds."""
-    text = files("hetplanner.cluster").joinpath("egress_prices.csv").read_text("utf-8")
-    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
     return tuple(
         PriceRow(
             row["provider"],
@@ -67,7 +64,7 @@ def price_list() -> tuple[PriceRow, ...]:
             row["date"],
             row["source"],
         )
-        for row in rows
+        for row in table_rows("egress_prices.csv")
     )
 
 

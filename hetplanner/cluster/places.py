@@ -1,14 +1,13 @@
 """Cities and cloud regions by name, for sites that a person adds: an own small list, no network."""
 
-import csv
 import difflib
 import math
 import re
 import unicodedata
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
+from hetplanner.cluster.catalog import table_rows
 from hetplanner.cluster.distance import EARTH_RADIUS_KM
 from hetplanner.errors import InvalidInput
 
@@ -35,8 +34,6 @@ def _key(name: str) -> str:
 @cache
 def places() -> tuple[Place, ...]:
     """All of them, in the list's order."""
-    text = files("hetplanner.cluster").joinpath("places.csv").read_text("utf-8")
-    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
     return tuple(
         Place(
             r["name"],
@@ -45,7 +42,7 @@ def places() -> tuple[Place, ...]:
             float(r["longitude"]),
             tuple(filter(None, r["aliases"].split("|"))),
         )
-        for r in rows
+        for r in table_rows("places.csv")
     )
 
 

@@ -26,12 +26,7 @@ from hetplanner.cost.cuts import choose_cuts
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reducers.program import ELEMENT_BYTES, POSTED_REDUCTIONS
 from hetplanner.workload.fine_tuning import adapted_layers
-from hetplanner.workload.optimizers import (
-    FLOAT_BYTES,
-    TRAFFIC_BYTES,
-    state_bytes_of_adapters,
-    state_bytes_of_ops,
-)
+from hetplanner.workload.optimizers import FLOAT_BYTES, TRAFFIC_BYTES, state_bytes_of_adapters, state_bytes_of_ops
 
 # Gradients travel in float32 whatever the weights are.
 GRADIENT_ELEMENT_BYTES = ELEMENT_BYTES

@@ -50,29 +50,22 @@ MAX_HOSTS_BYTES = 2**20
 MAX_HOSTS = 4096
 DEFAULT_PORT = 29_500
 DEFAULT_FOLDER = "~/hetplanner-runs"
-_TARGET = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_TARGET = r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_][A-Za-z0-9_.-]*"
 SLURM_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 NODE_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 """A value of the label that Kubernetes gives each node."""
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]*")
-_KUBERNETES_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
-_OPTION = re.compile(r"--[a-z][a-z-]*(?:=[!-~]+)?")
-_ADDRESS = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
+_ADDRESS = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?"
 
 
-def _target(text: str) -> str:
-    if not _TARGET.fullmatch(text):
-        raise ValueError(
-            f"must be HOST or USER@HOST of letters, digits and . _ -, got {text!r:.80}; for ports, jump hosts and keys"
-            " give ssh_config"
-        )
-    return text
+def _like(pattern: str, wanted: str, more: str = "") -> AfterValidator:
+    """Refuses a text that is not wholly like the pattern."""
 
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"must be {wanted}, got {text!r:.80}{more}")
+        return text
 
-def _address(text: str) -> str:
-    if not _ADDRESS.fullmatch(text):
-        raise ValueError(f"must be an IPv4 address or a name that has one, got {text!r:.80}")
-    return text
+    return AfterValidator(check)
 
 
 def _program(text: str) -> str:
@@ -87,34 +80,21 @@ def _folder(text: str) -> str:
     return text.rstrip("/") or "/"
 
 
-def _option(text: str) -> str:
-    if not _OPTION.fullmatch(text):
-        raise ValueError(f"must be a long option of sbatch without blanks, such as --partition=gpu, got {text!r:.80}")
-    return text
-
-
-def _image(text: str) -> str:
-    if not _IMAGE.fullmatch(text):
-        raise ValueError(f"must be an image's name, such as registry.lab/hetplanner:1, got {text!r:.80}")
-    return text
-
-
-def _kubernetes_name(text: str) -> str:
-    if not _KUBERNETES_NAME.fullmatch(text):
-        raise ValueError(f"must be a name of small letters, digits and -, such as gpu-lab, got {text!r:.80}")
-    return text
-
-
-Target = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_target)]
-Address = Annotated[str, Field(min_length=1, max_length=253), AfterValidator(_address)]
+_target = _like(
+    _TARGET, "HOST or USER@HOST of letters, digits and . _ -", "; for ports, jump hosts and keys give ssh_config"
+)
+_address = _like(_ADDRESS, "an IPv4 address or a name that has one")
+_kubernetes_name = _like(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", "a name of small letters, digits and -, such as gpu-lab")
+_option = _like(r"--[a-z][a-z-]*(?:=[!-~]+)?", "a long option of sbatch without blanks, such as --partition=gpu")
+_image = _like(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]*", "an image's name, such as registry.lab/hetplanner:1")
+Target = Annotated[str, Field(min_length=1, max_length=255), _target]
+Address = Annotated[str, Field(min_length=1, max_length=253), _address]
 Program = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_program)]
 HostFolder = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_folder)]
-
-
 SlurmName = Annotated[str, Field(max_length=64, pattern=f"^{SLURM_NAME}$")]
 NodeName = Annotated[str, Field(pattern=f"^{NODE_NAME}$")]
-KubernetesName = Annotated[str, Field(max_length=63), AfterValidator(_kubernetes_name)]
-SlurmOption = Annotated[str, Field(max_length=1000), AfterValidator(_option)]
+KubernetesName = Annotated[str, Field(max_length=63), _kubernetes_name]
+SlurmOption = Annotated[str, Field(max_length=1000), _option]
 
 
 class HostEntry(Noun):
@@ -143,7 +123,7 @@ class Kubernetes(Noun):
         claim: a PersistentVolumeClaim that all nodes can write (ReadWriteMany), for the files of runs.
     """
 
-    image: Annotated[str, Field(max_length=500), AfterValidator(_image)] = "hetplanner"
+    image: Annotated[str, Field(max_length=500), _image] = "hetplanner"
     namespace: KubernetesName = "default"
     claim: KubernetesName = "hetplanner"
 
@@ -286,13 +266,13 @@ def _refuse_unknown(cluster: Cluster, hosts: Hosts) -> None:
 def _placed(name: str, node: int, ranks: tuple[int, ...], hosts: Hosts) -> PlacedHost:
     entry = hosts.hosts.get(name, HostEntry())
     called = entry.slurm or entry.kubernetes or name
-    if entry.ssh is None and not _TARGET.fullmatch(called):
+    if entry.ssh is None and not re.fullmatch(_TARGET, called):
         raise InvalidInput(
             f'hosts: {name!r:.80} is no name that ssh takes; list it in the hosts file, with ssh = "USER@HOST"'
         )
     ssh = entry.ssh or called
     address = entry.address or ssh.rpartition("@")[2]
-    if not _ADDRESS.fullmatch(address):
+    if not re.fullmatch(_ADDRESS, address):
         raise InvalidInput(f"hosts.{name:.80}: {address!r:.80} is no address; give one in the hosts file")
     names = (entry.slurm or name, entry.kubernetes or name)
     return PlacedHost(name, node, ranks, ssh, address, entry.python, entry.folder, *names, entry.notice)

@@ -62,14 +62,15 @@ class BasePlanner(ABC, Generic[SettingsT]):
         checked_seed(seed)
         if problem.is_grouping_open:
             how = SearchOfGroupings(self, on_event, should_stop, goes_on=self.takes_start, alike=self.groups_alike)
-            return how.solve(problem, seed, Budget.parse(budget), start)
+            return self.completed(how.solve(problem, seed, Budget.parse(budget), start))
         progress = Progress(Budget.parse(budget), on_event, should_stop, start=start)
         if start is not None and start.problem == problem and start.estimate is not None:
             progress.begin_at(start, value_of(start))
         model = CostModel.of(problem, progress.is_pressed)
         if problem.objective == "cost":
             require_prices(problem)
-        return finish(self.watched_search(problem, model, seed, progress), progress, seed, self.name, model)
+        plan = self.watched_search(problem, model, seed, progress)
+        return self.completed(finish(plan, progress, seed, self.name, model))
 
     def watched_search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         """:meth:`search`, where compiling kernels takes no budget and ends soon once the search is cancelled."""
@@ -99,6 +100,10 @@ class BasePlanner(ABC, Generic[SettingsT]):
             raise InvalidInput("constraints.tensor: objective dtfm knows no tensor parallelism; use step-time or cost")
         if start is not None and not self.takes_start:
             raise InvalidInput(f"planner {self.name}: cannot start from a plan; choose planner evolution, or no start")
+
+    def completed(self, found: SearchResult) -> SearchResult:
+        """The result with what this planner has found beside the plan."""
+        return found
 
     @abstractmethod
     def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:

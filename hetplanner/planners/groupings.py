@@ -19,15 +19,7 @@ from hetplanner.errors import Infeasible
 from hetplanner.plan.groupings import Divisions, Groupings
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
-from hetplanner.planners.interface import (
-    LAST_PHASES,
-    Budget,
-    OnEvent,
-    Planner,
-    SearchEvent,
-    SearchResult,
-    ShouldStop,
-)
+from hetplanner.planners.interface import LAST_PHASES, Budget, OnEvent, Planner, SearchEvent, SearchResult, ShouldStop
 
 ALIKE, NEIGHBOURS, SECOND, BEST = 0.3, 0.55, 0.7, 1.0
 """Share of the budget that is spent after each round."""

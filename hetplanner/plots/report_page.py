@@ -26,13 +26,13 @@ from hetplanner.plots.swarm_report_page import swarm_report_page
 from hetplanner.reading import reader
 from hetplanner.runs.agent.audit import audit_records
 from hetplanner.runs.reading.events import RunEvent, life_spans, run_events
-from hetplanner.runs.reading.loads import LinkLoad, link_loads, site_loads
+from hetplanner.runs.reading.loads import LOAD_HEAD, LinkLoad, link_loads, site_loads
 from hetplanner.runs.reports.comparison import WORDS
 from hetplanner.runs.reports.report import RunReport, report_run
 from hetplanner.runs.reports.stragglers import stragglers
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus
-from hetplanner.units import short_bytes, short_rate, short_seconds
+from hetplanner.units import short_bytes, short_seconds
 
 TIMELINE_STEPS = 3
 
@@ -176,18 +176,5 @@ def _ranks_table(found: RunReport) -> str:
 def _loads_table(loads: Sequence[LinkLoad]) -> str:
     if not loads:
         return note("No link was counted.")
-    rows = [
-        [
-            f"rank {x.source} · {x.source_device} → rank {x.target} · {x.target_device}",
-            ", ".join(sorted(x.by_role)),
-            short_bytes(x.bytes_per_step),
-            short_rate(x.bytes_per_s),
-            short_rate(x.limit_bytes_per_s),
-            f"{100 * x.share:.1f} %",
-            short_seconds(x.wait_s),
-            str(x.late),
-        ]
-        for x in loads
-    ]
-    head = ["link", "what", "bytes a step", "rate", "limit", "used", "waited a step", "late"]
-    return html_table(head, rows, 6)
+    rows = [[f"rank {x.source} · {x.source_device} → rank {x.target} · {x.target_device}", *x.texts] for x in loads]
+    return html_table(LOAD_HEAD, rows, 6)

@@ -1,9 +1,7 @@
 """Measures a profile on a device of this host, in a process of its own: the caller loads no torch."""
 
 import json
-import os
 import queue
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hetplanner.errors import HetplannerError, InvalidInput, RunError
+from hetplanner.liveness.processes import killed_at_end
 from hetplanner.profiles.layers import layer_runs
 from hetplanner.profiles.match import profile_of
 from hetplanner.profiles.model import CollectiveCost, LayerCost, Profile
@@ -205,9 +204,5 @@ def _child(asked: Path, errors: Any) -> "Iterator[subprocess.Popen[str]]":
         text=True,
         start_new_session=True,
     )
-    try:
+    with killed_at_end(child):
         yield child
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()

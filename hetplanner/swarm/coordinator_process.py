@@ -13,6 +13,7 @@ from typing import Any, get_args
 from hetplanner.elastic.coordinator.coordinator import Coordinator
 from hetplanner.elastic.coordinator.decisions import Committed, Decision, SetBack
 from hetplanner.elastic.coordinator.transaction import Phase
+from hetplanner.elastic.protocol import messages
 from hetplanner.elastic.protocol.coordinator_events import (
     PeerFailed,
     Persist,
@@ -22,19 +23,6 @@ from hetplanner.elastic.protocol.coordinator_events import (
     TrainerFailed,
 )
 from hetplanner.elastic.protocol.identity import Member
-from hetplanner.elastic.protocol.messages import (
-    Ask,
-    AssignStage,
-    Ended,
-    Hello,
-    Message,
-    PeerToCoordinator,
-    Refused,
-    ReportGarbage,
-    Send,
-    Sent,
-    TrainerToCoordinator,
-)
 from hetplanner.elastic.rebalancing.proposer import Proposer
 from hetplanner.errors import InvalidInput
 from hetplanner.swarm.decision_file import DECISIONS_FILE, DecisionFile
@@ -85,7 +73,7 @@ class CoordinatorProcess(Driver):
         accusations: by peer, how often others got garbage from it.
     """
 
-    takes = (*get_args(PeerToCoordinator), *get_args(TrainerToCoordinator))
+    takes = (*get_args(messages.PeerToCoordinator), *get_args(messages.TrainerToCoordinator))
 
     def __init__(
         self,
@@ -223,8 +211,8 @@ class CoordinatorProcess(Driver):
         self.ended.set()
 
     @property
-    def _farewell(self) -> Ended:
-        return Ended(f"{self.machine.version.step} steps are done")
+    def _farewell(self) -> messages.Ended:
+        return messages.Ended(f"{self.machine.version.step} steps are done")
 
     async def _save_and_go(self) -> None:
         """Leaves a checkpoint to the next coordinator, or to the next swarm."""
@@ -235,7 +223,7 @@ class CoordinatorProcess(Driver):
 
     async def _save_checkpoint(self) -> bool:
         """Has one peer of every stage write a checkpoint of the last commit; returns whether all have."""
-        asked: set[Message] = set()
+        asked: set[messages.Message] = set()
         until_s = now_s() + CHECKPOINT_S
         while not self.machine.is_saved and now_s() < until_s:
             orders = [order for order in self.machine.save() if order.message not in asked]
@@ -251,9 +239,9 @@ class CoordinatorProcess(Driver):
     def handle(self, event: Any) -> None:
         """See Driver."""
         match event:
-            case Received(address=address, message=ReportGarbage() as accusation):
+            case Received(address=address, message=messages.ReportGarbage() as accusation):
                 return self._accuse(address, accusation)
-            case Received(message=Sent(boundary_bytes=boundary, reduce_bytes=reduce)):
+            case Received(message=messages.Sent(boundary_bytes=boundary, reduce_bytes=reduce)):
                 return self.event_log.sent(boundary, reduce)
         if isinstance(event, Received):
             if self._is_outlaw(event.address, event.message):
@@ -271,8 +259,8 @@ class CoordinatorProcess(Driver):
         if before is not self._phase:
             self.event_log.phase(self._phase)
 
-    def _note(self, address: str, message: Message) -> None:
-        if isinstance(message, Ask):
+    def _note(self, address: str, message: messages.Message) -> None:
+        if isinstance(message, messages.Ask):
             self._trainers[address] = message.trainer
             self._watch(address)
 
@@ -281,11 +269,11 @@ class CoordinatorProcess(Driver):
             match action:
                 case Persist(decision=decision):
                     self.spawn(self._persist(decision))
-                case Send(address=address, message=message):
-                    if isinstance(message, AssignStage):
+                case messages.Send(address=address, message=message):
+                    if isinstance(message, messages.AssignStage):
                         self._members[address] = message.member
                         self._watch(address)
-                    if isinstance(message, Refused):
+                    if isinstance(message, messages.Refused):
                         self._refuse(address, message.reason)
                     else:
                         self.tell(address, message)
@@ -342,11 +330,11 @@ class CoordinatorProcess(Driver):
             self.event_log.event("trainer lost", peer=trainer, text=reason)
             self.handle(TrainerFailed(trainer))
 
-    def unreachable(self, address: str, message: Message) -> None:
+    def unreachable(self, address: str, message: messages.Message) -> None:
         """See Driver."""
         self._gone(address, "unreachable")
 
-    def _accuse(self, accuser: str, accusation: ReportGarbage) -> None:
+    def _accuse(self, accuser: str, accusation: messages.ReportGarbage) -> None:
         """A process got garbage from a peer: after some such times it is cut off, after some more for good."""
         member = self._members.get(accusation.address)
         if member is None or accuser not in (*self._members, *self._trainers):
@@ -357,9 +345,9 @@ class CoordinatorProcess(Driver):
         if self.accusations[member.peer] % CUT_OFF == 0:
             self._gone(accusation.address, "accused")
 
-    def _is_outlaw(self, address: str, message: Message) -> bool:
+    def _is_outlaw(self, address: str, message: messages.Message) -> bool:
         """Whether a message is of a peer that has been cut off for good; it is told so."""
-        if not isinstance(message, Hello) or self.accusations[message.peer] < CUT_OFF * LIVES:
+        if not isinstance(message, messages.Hello) or self.accusations[message.peer] < CUT_OFF * LIVES:
             return False
         count = self.accusations[message.peer]
         reason = f"peer {message.peer}: others got garbage from it {count} times; repair its host"
@@ -370,7 +358,7 @@ class CoordinatorProcess(Driver):
         if (address, reason) not in self._refused:  # it asks again and again
             self._refused.add((address, reason))
             self.event_log.event("refused", text=reason)
-        self.tell(address, Refused(reason))
+        self.tell(address, messages.Refused(reason))
 
     def on_garbage(self, sender: str, reason: str) -> None:
         """See Driver: a peer that sends garbage is cut off."""

@@ -11,33 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from hetplanner.elastic.peer.peer import Peer
+from hetplanner.elastic.protocol import peer_events
 from hetplanner.elastic.protocol.coordinator_events import Received
 from hetplanner.elastic.protocol.identity import Stamp, Token
 from hetplanner.elastic.protocol.messages import CoordinatorToPeer, Message, Send, Sent, Work, Worked, WorkFailed
-from hetplanner.elastic.protocol.peer_events import (
-    ApplyUpdate,
-    BackwardDone,
-    CallKey,
-    CancelWork,
-    CheckpointDone,
-    DropContributions,
-    DropSum,
-    FetchState,
-    FoldAndReduce,
-    FoldDone,
-    ForwardDone,
-    InitState,
-    LeaveAsked,
-    LoadCheckpoint,
-    Reply,
-    RunBackward,
-    RunForward,
-    SaveCheckpoint,
-    SendWork,
-    StateLoaded,
-    Unreachable,
-    UpdateApplied,
-)
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.swarm.driver import Driver, now_s
 from hetplanner.swarm.final_save import DIGEST_QUERY
@@ -140,7 +117,7 @@ class PeerProcess(Driver):
         if self._is_leaving or self.machine.version is None:
             self.ended.set()
         self._is_leaving = True
-        self.handle(LeaveAsked())
+        self.handle(peer_events.LeaveAsked())
 
     def preempt(self) -> None:
         """See Driver: it leaves between two steps, or when its time is over."""
@@ -183,34 +160,34 @@ class PeerProcess(Driver):
                 self._answer((address, failure.call), encode_frame(failure))
             case Send(address=address, message=message):
                 self.tell(address, message)
-            case Reply(worked=worked, key=key):
+            case peer_events.Reply(worked=worked, key=key):
                 call = self._calls.get(key)
                 back = call.output if call is not None else ()
                 self._bytes[0] += sum(map(len, back))
                 self._answer(key, encode_frame(worked, back))
-            case SendWork():
+            case peer_events.SendWork():
                 self._sent[action.work.call] = self.spawn(self._send_work(action))
-            case CancelWork(call=call):
+            case peer_events.CancelWork(call=call):
                 if (task := self._sent.pop(call, None)) is not None:
                     task.cancel()
-            case RunForward(key=key):
+            case peer_events.RunForward(key=key):
                 self._calls.line_up(key)
                 self._admit()
-            case RunBackward(key=key, token=token):
+            case peer_events.RunBackward(key=key, token=token):
                 self.spawn(self._backward(key, token))
-            case FoldAndReduce():
+            case peer_events.FoldAndReduce():
                 self.spawn(self._reduce(action))
-            case ApplyUpdate():
+            case peer_events.ApplyUpdate():
                 self.spawn(self._apply(action))
-            case DropSum(attempt=attempt):
+            case peer_events.DropSum(attempt=attempt):
                 self._folding = None
                 self._averager.drop()
                 self._soon(lambda: self.engine.drop_sum(attempt))
-            case DropContributions():
+            case peer_events.DropContributions():
                 self._drop()
-            case FetchState() | LoadCheckpoint() | InitState():
+            case peer_events.FetchState() | peer_events.LoadCheckpoint() | peer_events.InitState():
                 self.spawn(self._load(action))
-            case SaveCheckpoint():
+            case peer_events.SaveCheckpoint():
                 self.spawn(self._save(action))
 
     # Torch.
@@ -235,7 +212,7 @@ class PeerProcess(Driver):
         for key in self._calls.admitted(self.spec.in_flight[self.machine.stage]):
             self.spawn(self._forward(key))
 
-    async def _forward(self, key: CallKey) -> None:
+    async def _forward(self, key: peer_events.CallKey) -> None:
         call = self._calls.get(key)
         if call is None:
             return
@@ -253,12 +230,12 @@ class PeerProcess(Driver):
             seconds = await self._compute(compute, Turn.FORWARD)
         except InvalidInput as error:
             self.accuse(key[0], error, self.coordinator)
-            self.handle(BackwardDone(key, is_finite=False))
+            self.handle(peer_events.BackwardDone(key, is_finite=False))
             return
         if seconds is not None and self._calls.holds(key, call):
-            self.handle(ForwardDone(key, seconds))
+            self.handle(peer_events.ForwardDone(key, seconds))
 
-    async def _backward(self, key: CallKey, token: Token | None) -> None:
+    async def _backward(self, key: peer_events.CallKey, token: Token | None) -> None:
         call = self._calls.get(key)
         if call is None:
             return
@@ -278,7 +255,7 @@ class PeerProcess(Driver):
             is_finite, seconds = False, 0.0
         if self._calls.holds(key, call):
             self._count_failures(is_finite=is_finite)
-            self.handle(BackwardDone(key, is_finite, seconds))
+            self.handle(peer_events.BackwardDone(key, is_finite, seconds))
 
     def _count_failures(self, *, is_finite: bool) -> None:
         self._failures = 0 if is_finite else self._failures + 1
@@ -307,12 +284,12 @@ class PeerProcess(Driver):
             self._calls.leave(key, answer)
             self._admit()
 
-    def _answer(self, key: CallKey, frame: bytes) -> None:
+    def _answer(self, key: peer_events.CallKey, frame: bytes) -> None:
         self._calls.answer(key, frame)
         self._admit()
         self._soon(lambda: self.engine.forget(key))
 
-    async def _send_work(self, action: SendWork) -> None:
+    async def _send_work(self, action: peer_events.SendWork) -> None:
         work, key = action.work, action.key
         assert not isinstance(key, Stamp)
         call = self._calls.get(key)
@@ -344,7 +321,7 @@ class PeerProcess(Driver):
     def unreachable(self, address: str, message: Message) -> None:
         """See Driver: the machine says again what matters, and which peers cannot be reached."""
         log.debug("%s: no process there for %s", address, type(message).__name__)
-        self.handle(Unreachable(address))
+        self.handle(peer_events.Unreachable(address))
 
     def _watch_mates(self) -> None:
         """Keeps a connection to each peer of the stage: a cut link is noticed before averaging hangs."""
@@ -358,12 +335,12 @@ class PeerProcess(Driver):
     async def _watch(self, address: str) -> None:
         while True:
             await self.endpoint.watch(address)
-            self.handle(Unreachable(address))
+            self.handle(peer_events.Unreachable(address))
             await asyncio.sleep(WATCH_AGAIN_S)
 
     # The step.
 
-    async def _reduce(self, action: FoldAndReduce) -> None:
+    async def _reduce(self, action: peer_events.FoldAndReduce) -> None:
         attempt, member, loop = action.attempt, self.machine.member, asyncio.get_running_loop()
         assert member is not None
         self._folding = attempt
@@ -390,12 +367,12 @@ class PeerProcess(Driver):
         self._folding = None
         self._bytes[1] += self._averager.take_sent()
         if total is None:
-            self.handle(FoldDone(attempt, None))
+            self.handle(peer_events.FoldDone(attempt, None))
             return
         done = await self._compute(lambda: self.engine.keep_sum(attempt, total, folded))
         if done.grad_square is not None and not math.isfinite(done.grad_square):
             log.error("the sum of finite gradients is not finite; it is not used")
-            done = FoldDone(attempt, None)
+            done = peer_events.FoldDone(attempt, None)
         self.handle(done)
 
     def _tied(self, everyone: tuple[Group, ...], held: Mapping[str, tuple[int, int]]) -> tuple[Tied, ...]:
@@ -406,16 +383,16 @@ class PeerProcess(Driver):
             if owner in held
         )
 
-    async def _apply(self, action: ApplyUpdate) -> None:
+    async def _apply(self, action: peer_events.ApplyUpdate) -> None:
         await self._compute(lambda: self.engine.apply(action.attempt, action.version, action.grad_norm))
-        self.handle(UpdateApplied(action.attempt))
+        self.handle(peer_events.UpdateApplied(action.attempt))
 
     # State.
 
-    async def _load(self, order: FetchState | LoadCheckpoint | InitState) -> None:
+    async def _load(self, order: peer_events.FetchState | peer_events.LoadCheckpoint | peer_events.InitState) -> None:
         version = await self._keeper.load(order, lambda: self.machine.member == order.member)
         if self.machine.member == order.member:
-            self.handle(StateLoaded(order.member, version))
+            self.handle(peer_events.StateLoaded(order.member, version))
 
     def on_state(self, request: bytes) -> AsyncIterator[bytes]:
         """See Service."""
@@ -429,6 +406,6 @@ class PeerProcess(Driver):
             return await self._compute(self._keeper.digest)
         raise InvalidInput(f"query: {request[:40]!r} is not known")
 
-    async def _save(self, action: SaveCheckpoint) -> None:
+    async def _save(self, action: peer_events.SaveCheckpoint) -> None:
         if await self._keeper.save(action):
-            self.handle(CheckpointDone(action.stage, action.version))
+            self.handle(peer_events.CheckpointDone(action.stage, action.version))

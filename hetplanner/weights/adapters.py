@@ -12,9 +12,8 @@ from typing import Any
 
 from hetplanner.errors import InvalidInput, one_line
 from hetplanner.reading import reader
-from hetplanner.schema import parse_json, read_text
 from hetplanner.weights.check import InitialWeights, check_weights, found_parts
-from hetplanner.weights.folder import ModelFolder
+from hetplanner.weights.folder import ModelFolder, read_config
 from hetplanner.weights.header import read_header
 from hetplanner.weights.names import Part, is_adapter
 from hetplanner.workload.fine_tuning import Adapters, LinearLayer, adapted_layers
@@ -162,12 +161,7 @@ def check_adapter(folder: str, workload: Workload) -> InitialWeights:
     adapters = adapters_of(workload)
     if adapters is None:
         raise InvalidInput(f"{place}: holds an adapter, and the plan trains none; plan with --adapters RANK")
-    if not path.is_dir():
-        what = "is no folder" if path.exists() else "does not exist"
-        raise InvalidInput(f"{place}: {what}; give a folder with {ADAPTER_CONFIG} and {ADAPTER_FILE}")
-    config = parse_json(read_text(path / ADAPTER_CONFIG, MAX_CONFIG_BYTES), ADAPTER_CONFIG)
-    if not isinstance(config, dict):
-        raise InvalidInput(f"{place}: {ADAPTER_CONFIG}: must be a JSON object, got {type(config).__name__}")
+    config = read_config(path, ADAPTER_CONFIG, f"{ADAPTER_CONFIG} and {ADAPTER_FILE}")
     _check_config(config, adapters, f"{place}: {ADAPTER_CONFIG}")
     if not (path / ADAPTER_FILE).exists():
         raise InvalidInput(f"{place}: {ADAPTER_FILE} is missing; save the adapter with save_pretrained")

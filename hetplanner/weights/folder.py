@@ -33,6 +33,27 @@ class ModelFolder:
     tensors: Mapping[str, StoredTensor] = field(repr=False)
 
 
+def read_config(path: Path, name: str, wanted: str) -> dict[str, Any]:
+    """The JSON object in a file of a folder of weights.
+
+    Args:
+        path: of the folder.
+        name: of the file.
+        wanted: what the folder has to hold.
+
+    Raises:
+        InvalidInput: no such folder or file, or no object in it.
+    """
+    place = one_line(str(path))
+    if not path.is_dir():
+        what = "is no folder" if path.exists() else "does not exist"
+        raise InvalidInput(f"{place}: {what}; give a folder with {wanted}")
+    config = parse_json(read_text(path / name, MAX_CONFIG_BYTES), name)
+    if not isinstance(config, dict):
+        raise InvalidInput(f"{place}: {name}: must be a JSON object, got {type(config).__name__}")
+    return config
+
+
 @reader("model folder", at="path")
 def open_folder(path: Path) -> ModelFolder:
     """Reads config, index and headers; no tensor is read, nothing is unpickled.
@@ -40,13 +61,7 @@ def open_folder(path: Path) -> ModelFolder:
     Raises:
         InvalidInput: no such folder, no weights in safetensors, or files that do not fit together.
     """
-    place = one_line(str(path))
-    if not path.is_dir():
-        what = "is no folder" if path.exists() else "does not exist"
-        raise InvalidInput(f"{place}: {what}; give a folder with config.json and *.safetensors")
-    config = parse_json(read_text(path / CONFIG, MAX_CONFIG_BYTES), CONFIG)
-    if not isinstance(config, dict):
-        raise InvalidInput(f"{place}: {CONFIG}: must be a JSON object, got {type(config).__name__}")
+    place, config = one_line(str(path)), read_config(path, CONFIG, "config.json and *.safetensors")
     if (path / INDEX).exists():
         return ModelFolder(path, config, _sharded(path))
     if (path / WHOLE).exists():

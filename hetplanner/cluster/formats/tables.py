@@ -21,12 +21,7 @@ import numpy as np
 from pydantic import Field
 
 from hetplanner.cluster.formats.cluster_files import DeviceEntry, expand_devices
-from hetplanner.cluster.formats.device_table import (
-    Inventory,
-    inventory_of,
-    plain_inventory,
-    read_inventory,
-)
+from hetplanner.cluster.formats.device_table import Inventory, inventory_of, plain_inventory, read_inventory
 from hetplanner.cluster.formats.matrices import (
     Matrix,
     TableSource,
@@ -40,17 +35,7 @@ from hetplanner.cluster.model import Cluster, DeviceLink, Host, HostLink, LinkVa
 from hetplanner.cluster.plausibility import note_cluster, note_file, note_rates, note_twice
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
-from hetplanner.schema import (
-    BytesPerSecond,
-    Name,
-    Noun,
-    Seconds,
-    Text,
-    check_format,
-    checked,
-    one_line,
-    parse_json,
-)
+from hetplanner.schema import BytesPerSecond, Name, Noun, Seconds, Text, check_format, checked, one_line, parse_json
 
 SITE_TABLES_VERSION = 1
 GBIT_S = 1e9 / 8

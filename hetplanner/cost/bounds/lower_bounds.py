@@ -30,10 +30,7 @@ from hetplanner.codecs.spec import least_reduction_bytes, least_wire_bytes
 from hetplanner.cost.bounds.connectivity import Parts, bound_path, largest_parts, spanning_edges
 from hetplanner.cost.bounds.reduction_bounds import ReductionBounds, is_everybody
 from hetplanner.cost.links import LinkTable
-from hetplanner.cost.tables import (
-    GRADIENT_ELEMENT_BYTES,
-    CostTables,
-)
+from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, CostTables
 
 # Sums in another order differ by less than this share.
 ROUNDING = 1e-9

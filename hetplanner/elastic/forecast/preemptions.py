@@ -12,15 +12,7 @@ from pydantic import Field, model_validator
 
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
-from hetplanner.schema import (
-    Name,
-    Noun,
-    Seconds,
-    Text,
-    checked_json,
-    read_text,
-    write_text,
-)
+from hetplanner.schema import Name, Noun, Seconds, Text, checked_json, read_text, write_text
 
 PREEMPTIONS_VERSION = 1
 MAX_TRACE_BYTES = 8 * 2**20

@@ -9,69 +9,24 @@ import random
 from dataclasses import dataclass
 
 from hetplanner.elastic.peer.chain import Chain
+from hetplanner.elastic.protocol import messages, peer_events
 from hetplanner.elastic.protocol.coordinator_events import Received, Tick
 from hetplanner.elastic.protocol.identity import Holding, Member, Stamp, Token, Version, View
-from hetplanner.elastic.protocol.messages import (
-    AssignStage,
-    CannotReach,
-    Decide,
-    Decided,
-    FromCheckpoint,
-    FromPeer,
-    FromSeed,
-    Hello,
-    Leave,
-    Message,
-    Ping,
-    Prepare,
-    Prepared,
-    Ready,
-    Reduce,
-    Reduced,
-    Refused,
-    Released,
-    Save,
-    Saved,
-    Send,
-    UnknownPeer,
-    Work,
-    Worked,
-    WorkFailed,
-)
-from hetplanner.elastic.protocol.peer_events import (
-    ApplyUpdate,
-    BackwardDone,
-    CallLost,
-    CheckpointDone,
-    DropContributions,
-    DropSum,
-    FetchState,
-    FoldAndReduce,
-    FoldDone,
-    ForwardDone,
-    InitState,
-    LeaveAsked,
-    LoadCheckpoint,
-    PeerAction,
-    SaveCheckpoint,
-    StateLoaded,
-    Unreachable,
-    UpdateApplied,
-)
+from hetplanner.elastic.protocol.peer_events import PeerAction
 from hetplanner.elastic.protocol.settings import ElasticSettings
 
 PeerEvent = (
     Received
     | Tick
-    | CallLost
-    | Unreachable
-    | ForwardDone
-    | BackwardDone
-    | StateLoaded
-    | FoldDone
-    | UpdateApplied
-    | CheckpointDone
-    | LeaveAsked
+    | peer_events.CallLost
+    | peer_events.Unreachable
+    | peer_events.ForwardDone
+    | peer_events.BackwardDone
+    | peer_events.StateLoaded
+    | peer_events.FoldDone
+    | peer_events.UpdateApplied
+    | peer_events.CheckpointDone
+    | peer_events.LeaveAsked
 )
 
 
@@ -82,7 +37,7 @@ class _Attempt:
     attempt: Stamp
     tokens: tuple[Token, ...]
     is_folding: bool = False
-    done: FoldDone | None = None
+    done: peer_events.FoldDone | None = None
     commits_to: Version | None = None
 
 
@@ -126,7 +81,7 @@ class Peer:
         self._latest = Stamp(0, 0)
         self._boot = 0
         self._is_known = self._is_leaving = False
-        self._ready: Ready | None = None
+        self._ready: messages.Ready | None = None
         self._pinged_s = float("-inf")
 
     def handle(self, event: PeerEvent, now_s: float) -> list[PeerAction]:
@@ -138,54 +93,54 @@ class Peer:
                 return self._receive(address, message, now_s)
             case Tick():
                 return [*self._chain.tick(now_s), *self._ping(now_s)]
-            case CallLost(call=call):
+            case peer_events.CallLost(call=call):
                 return self._chain.lost(call, "error", now_s)
-            case Unreachable(address=address):
+            case peer_events.Unreachable(address=address):
                 return self._unreached(address)
-            case ForwardDone():
+            case peer_events.ForwardDone():
                 return self._chain.forward_done(event, now_s)
-            case BackwardDone():
+            case peer_events.BackwardDone():
                 return self._chain.backward_done(event, now_s)
-            case StateLoaded(member=member, version=version):
+            case peer_events.StateLoaded(member=member, version=version):
                 return self._loaded(member, version)
-            case FoldDone():
+            case peer_events.FoldDone():
                 return self._folded(event)
-            case UpdateApplied(attempt=attempt):
+            case peer_events.UpdateApplied(attempt=attempt):
                 return self._applied(attempt)
-            case CheckpointDone(stage=stage, version=version):
-                return [self._tell(Saved(self.member, stage, version))] if self.member is not None else []
-            case LeaveAsked():
+            case peer_events.CheckpointDone(stage=stage, version=version):
+                return [self._tell(messages.Saved(self.member, stage, version))] if self.member is not None else []
+            case peer_events.LeaveAsked():
                 self._is_leaving = True
                 return []
 
-    def _receive(self, address: str, message: Message, now_s: float) -> list[PeerAction]:
+    def _receive(self, address: str, message: messages.Message, now_s: float) -> list[PeerAction]:
         match message:
-            case Work():
+            case messages.Work():
                 return self._chain.work(address, message, now_s)
-            case Worked():
+            case messages.Worked():
                 return self._chain.worked(message, now_s)
-            case WorkFailed(call=call, kind=kind):
+            case messages.WorkFailed(call=call, kind=kind):
                 return self._chain.lost(call, kind, now_s)
             case View():
                 return self._see(message, now_s)
-            case AssignStage():
+            case messages.AssignStage():
                 return self._take_assignment(message)
-            case UnknownPeer(boot=boot) if boot >= self._boot:
+            case messages.UnknownPeer(boot=boot) if boot >= self._boot:
                 self._boot, self._is_known = boot, False
                 return [self._hello()]
-            case Refused(reason=reason):
+            case messages.Refused(reason=reason):
                 self.refused = reason
-            case Released(member=member) if member == self.member:
+            case messages.Released(member=member) if member == self.member:
                 self.has_left = True
-                return [DropContributions()]
-            case Prepare(member=member) if member == self.member:
+                return [peer_events.DropContributions()]
+            case messages.Prepare(member=member) if member == self.member:
                 return self._prepare(message)
-            case Reduce(member=member) if member == self.member:
+            case messages.Reduce(member=member) if member == self.member:
                 return self._reduce(message)
-            case Decide():
+            case messages.Decide():
                 return self._decide(message)
-            case Save(member=member, version=version) if member == self.member and version == self.version:
-                return [SaveCheckpoint(self.stage, version)]
+            case messages.Save(member=member, version=version) if member == self.member and version == self.version:
+                return [peer_events.SaveCheckpoint(self.stage, version)]
         return []
 
     # Membership.
@@ -197,11 +152,11 @@ class Peer:
         if not self._is_known or self.member is None:
             return [self._hello()]
         epoch = self._view.epoch if self._view is not None else None
-        signs: list[PeerAction] = [self._tell(Ping(self.member, epoch, self._chain.queue, self._chain.speed))]
+        signs: list[PeerAction] = [self._tell(messages.Ping(self.member, epoch, self._chain.queue, self._chain.speed))]
         if self._ready is not None and not self._is_in_view():
             signs.append(self._tell(self._ready))  # It may not have been heard.
         if self._is_leaving:
-            signs.append(self._tell(Leave(self.member)))
+            signs.append(self._tell(messages.Leave(self.member)))
         return signs
 
     def _is_in_view(self) -> bool:
@@ -218,16 +173,16 @@ class Peer:
         if self._view is None or self.member is None or not self._is_in_view():
             return []
         found = [replica.member for stage in self._view.stages for replica in stage if replica.address == address]
-        return [self._tell(CannotReach(self.member, other)) for other in found if other != self.member]
+        return [self._tell(messages.CannotReach(self.member, other)) for other in found if other != self.member]
 
-    def _hello(self) -> Send:
+    def _hello(self) -> messages.Send:
         holding = None
         if self.version is not None:
             attempt = self._attempt
             pending = attempt.attempt if attempt is not None and attempt.done is not None else None
             holding = Holding(self.stage, self.version, pending)
         speed = self._chain.speed or self._speed
-        return self._tell(Hello(self.name, self._process, self._fingerprint, speed, holding))
+        return self._tell(messages.Hello(self.name, self._process, self._fingerprint, speed, holding))
 
     def _see(self, view: View, now_s: float) -> list[PeerAction]:
         if self._view is not None and view.epoch <= self._view.epoch:
@@ -235,7 +190,7 @@ class Peer:
         self._view = view
         return self._chain.see(view, now_s)
 
-    def _take_assignment(self, order: AssignStage) -> list[PeerAction]:
+    def _take_assignment(self, order: messages.AssignStage) -> list[PeerAction]:
         incarnation = order.member.incarnation
         if incarnation.boot < self._boot:
             return []
@@ -243,25 +198,25 @@ class Peer:
             return []
         if order.member == self.member:
             self._is_known = True
-            return [self._tell(Ready(order.member, self.version))] if self.version is not None else []
+            return [self._tell(messages.Ready(order.member, self.version))] if self.version is not None else []
         held = self.version if self.stage == order.stage else None
         self._boot, self._is_known, self.refused = incarnation.boot, True, None
         self.member, self.stage, self.version = order.member, order.stage, None
         self._ready = None
-        dropped: list[PeerAction] = [*self._drop_attempt(), *self._restart_chain(), DropContributions()]
+        dropped: list[PeerAction] = [*self._drop_attempt(), *self._restart_chain(), peer_events.DropContributions()]
         match order.source:
-            case FromPeer(replica=replica):
-                return [*dropped, FetchState(order.member, order.stage, replica)]
-            case FromCheckpoint(version=saved):
-                return [*dropped, LoadCheckpoint(order.member, order.stage, saved, order.version)]
-            case FromSeed():
-                return [*dropped, InitState(order.member, order.stage, order.version)]
+            case messages.FromPeer(replica=replica):
+                return [*dropped, peer_events.FetchState(order.member, order.stage, replica)]
+            case messages.FromCheckpoint(version=saved):
+                return [*dropped, peer_events.LoadCheckpoint(order.member, order.stage, saved, order.version)]
+            case messages.FromSeed():
+                return [*dropped, peer_events.InitState(order.member, order.stage, order.version)]
         return [*dropped, *self._loaded(order.member, held)]
 
     def _loaded(self, member: Member, version: Version | None) -> list[PeerAction]:
         if member != self.member or self.version is not None:
             return []
-        self.version, self._ready = version, Ready(member, version)
+        self.version, self._ready = version, messages.Ready(member, version)
         return [*self._restart_chain(), self._tell(self._ready)]
 
     def _restart_chain(self) -> list[PeerAction]:
@@ -269,7 +224,7 @@ class Peer:
 
     # The step.
 
-    def _prepare(self, prepare: Prepare) -> list[PeerAction]:
+    def _prepare(self, prepare: messages.Prepare) -> list[PeerAction]:
         if prepare.attempt < self._latest or self.member is None or self.version is None:
             return []
         self._latest = prepare.attempt
@@ -280,27 +235,27 @@ class Peer:
             if not missing and self.version == prepare.version:
                 self._attempt = _Attempt(prepare.attempt, prepare.tokens)
         worked_s = sum(self._chain.contributions.get(token, 0.0) for token in prepare.tokens)
-        return [*actions, self._tell(Prepared(self.member, prepare.attempt, self.version, missing, worked_s))]
+        return [*actions, self._tell(messages.Prepared(self.member, prepare.attempt, self.version, missing, worked_s))]
 
-    def _reduce(self, reduce: Reduce) -> list[PeerAction]:
+    def _reduce(self, reduce: messages.Reduce) -> list[PeerAction]:
         attempt = self._attempt
         if attempt is None or attempt.attempt != reduce.attempt:
-            return [self._tell(Reduced(reduce.member, reduce.attempt, None))]
+            return [self._tell(messages.Reduced(reduce.member, reduce.attempt, None))]
         if attempt.done is not None:
             return [self._tell(_reduced(reduce.member, attempt.done))]
         if attempt.is_folding:
             return []
         attempt.is_folding = True
-        return [FoldAndReduce(attempt.attempt, attempt.tokens, reduce.group, reduce.stages)]
+        return [peer_events.FoldAndReduce(attempt.attempt, attempt.tokens, reduce.group, reduce.stages)]
 
-    def _folded(self, done: FoldDone) -> list[PeerAction]:
+    def _folded(self, done: peer_events.FoldDone) -> list[PeerAction]:
         attempt = self._attempt
         if attempt is None or attempt.attempt != done.attempt or not attempt.is_folding or self.member is None:
             return []
         attempt.is_folding, attempt.done = False, done if done.count is not None else None
         return [self._tell(_reduced(self.member, done))]
 
-    def _decide(self, decide: Decide) -> list[PeerAction]:
+    def _decide(self, decide: messages.Decide) -> list[PeerAction]:
         attempt = self._attempt
         is_mine = attempt is not None and attempt.attempt == decide.attempt
         if not decide.commit:
@@ -313,8 +268,8 @@ class Peer:
         attempt.commits_to = decide.version
         return [
             *self._chain.pause(),
-            DropContributions(),
-            ApplyUpdate(decide.attempt, decide.version, decide.grad_norm),
+            peer_events.DropContributions(),
+            peer_events.ApplyUpdate(decide.attempt, decide.version, decide.grad_norm),
         ]
 
     def _applied(self, number: Stamp) -> list[PeerAction]:
@@ -327,7 +282,7 @@ class Peer:
     def _decided(self, attempt: Stamp) -> list[PeerAction]:
         if self.member is None or self.version is None:
             return []
-        return [self._tell(Decided(self.member, attempt, self.version))]
+        return [self._tell(messages.Decided(self.member, attempt, self.version))]
 
     def _checkpoint(self) -> list[PeerAction]:
         every = self._settings.checkpoint_steps
@@ -336,15 +291,15 @@ class Peer:
         replicas = self._view.stages[self.stage]
         savers = replicas if self._settings.all_save else replicas[:1]  # One replica is enough: all are equal.
         saves = any(replica.member == self.member for replica in savers)
-        return [SaveCheckpoint(self.stage, self.version)] if saves else []
+        return [peer_events.SaveCheckpoint(self.stage, self.version)] if saves else []
 
     def _drop_attempt(self) -> list[PeerAction]:
         attempt, self._attempt = self._attempt, None
-        return [DropSum(attempt.attempt)] if attempt is not None else []
+        return [peer_events.DropSum(attempt.attempt)] if attempt is not None else []
 
-    def _tell(self, message: Message) -> Send:
-        return Send(self._coordinator, message)
+    def _tell(self, message: messages.Message) -> messages.Send:
+        return messages.Send(self._coordinator, message)
 
 
-def _reduced(member: Member, done: FoldDone) -> Reduced:
-    return Reduced(member, done.attempt, done.count, done.loss_sum, done.grad_square, done.samples)
+def _reduced(member: Member, done: peer_events.FoldDone) -> messages.Reduced:
+    return messages.Reduced(member, done.attempt, done.count, done.loss_sum, done.grad_square, done.samples)

@@ -17,33 +17,10 @@ from hetplanner.elastic.coordinator.decisions import (
 from hetplanner.elastic.coordinator.transaction import Phase
 from hetplanner.elastic.peer.peer import Peer
 from hetplanner.elastic.peer.trainer import Trainer
+from hetplanner.elastic.protocol import peer_events
 from hetplanner.elastic.protocol.coordinator_events import PeerFailed, Persist, Persisted, PersistFailed, Received, Tick
 from hetplanner.elastic.protocol.identity import Replica, Stamp, Token, Version
 from hetplanner.elastic.protocol.messages import Message, Send, Work, Worked
-from hetplanner.elastic.protocol.peer_events import (
-    ApplyUpdate,
-    BackwardDone,
-    CallKey,
-    CallLost,
-    CancelWork,
-    CheckpointDone,
-    DropContributions,
-    DropSum,
-    FetchState,
-    FoldAndReduce,
-    FoldDone,
-    ForwardDone,
-    InitState,
-    LoadCheckpoint,
-    Reply,
-    RunBackward,
-    RunForward,
-    SaveCheckpoint,
-    SendWork,
-    StateLoaded,
-    Unreachable,
-    UpdateApplied,
-)
 from hetplanner.elastic.simulation.model import (
     MODULUS,
     apply_update,
@@ -93,21 +70,21 @@ class Host(ABC):
     def on_event(self, event: Any) -> None:
         """Hands an event to the machine and performs its actions."""
 
-    def send(self, action: Send | SendWork | Reply) -> None:
+    def send(self, action: Send | peer_events.SendWork | peer_events.Reply) -> None:
         """Puts a message on the network, with the tensor that belongs to it."""
         match action:
             case Send(address=address, message=message):
                 self.world.transmit(self, address, message, None)
-            case SendWork(address=address, work=work, key=key):
+            case peer_events.SendWork(address=address, work=work, key=key):
                 self.world.transmit(self, address, work, self.output(key))
-            case Reply(address=address, worked=worked, key=key):
+            case peer_events.Reply(address=address, worked=worked, key=key):
                 self.world.transmit(self, address, worked, self.input_gradient(key))
 
     def output(self, key: Any) -> int | None:
         """What goes to the next stage for a key; nothing from a process that computes nothing."""
         return None
 
-    def input_gradient(self, key: CallKey) -> int | None:
+    def input_gradient(self, key: peer_events.CallKey) -> int | None:
         """What goes back to the stage before for a key; nothing from a process that computes nothing."""
         return None
 
@@ -177,15 +154,15 @@ class TrainerHost(Host):
     def on_event(self, event: Any) -> None:
         """See Host."""
         for action in self.machine.handle(event, self.world.now_s):
-            if isinstance(action, SendWork):
+            if isinstance(action, peer_events.SendWork):
                 self._works[action.key] = read_batch(action.work.version.step, action.work.micro_batch)
-            if not isinstance(action, CancelWork):
+            if not isinstance(action, peer_events.CancelWork):
                 self.send(action)
 
     def unreachable(self, address: str, message: Message) -> None:
         """A refused connection ends the call."""
         if isinstance(message, Work):
-            self.on_event(CallLost(message.call))
+            self.on_event(peer_events.CallLost(message.call))
 
     def output(self, key: Any) -> int:
         """The batch."""
@@ -221,8 +198,8 @@ class PeerHost(Host):
         self.weights: int | None = None
         self.gradients: dict[Token, int] = {}
         self.sums: dict[Stamp, int] = {}
-        self._data: dict[CallKey, _Data] = {}
-        self._sent: dict[int, CallKey] = {}
+        self._data: dict[peer_events.CallKey, _Data] = {}
+        self._sent: dict[int, peer_events.CallKey] = {}
         self._busy_until_s = 0.0
         self._out_since_s: dict[str, float] = {}
 
@@ -237,7 +214,7 @@ class PeerHost(Host):
         self._out_since_s = {address: self._out_since_s.get(address, self.world.now_s) for address in out}
         for address, since_s in self._out_since_s.items():
             if not self.world.is_there(address) or self.world.now_s - since_s >= KEEPALIVE_S:
-                self.on_event(Unreachable(address))
+                self.on_event(peer_events.Unreachable(address))
         super().tick()
 
     def receive(self, sender: str, message: Message, payload: int | None) -> None:
@@ -253,13 +230,13 @@ class PeerHost(Host):
     def unreachable(self, address: str, message: Message) -> None:
         """A refused connection ends the call."""
         if isinstance(message, Work):
-            self.on_event(CallLost(message.call))
+            self.on_event(peer_events.CallLost(message.call))
 
     def output(self, key: Any) -> int:
         """The activation."""
         return self._data[key].output
 
-    def input_gradient(self, key: CallKey) -> int:
+    def input_gradient(self, key: peer_events.CallKey) -> int:
         """The gradient of the call's input; the call is over."""
         return self._data.pop(key).input_gradient
 
@@ -269,32 +246,32 @@ class PeerHost(Host):
 
     def _perform(self, action: Any) -> None:
         match action:
-            case SendWork(work=work, key=key):
-                self._sent[work.call] = cast(CallKey, key)
+            case peer_events.SendWork(work=work, key=key):
+                self._sent[work.call] = cast(peer_events.CallKey, key)
                 self.send(action)
-            case Send() | Reply():
+            case Send() | peer_events.Reply():
                 self.send(action)
-            case RunForward(key=key):
+            case peer_events.RunForward(key=key):
                 self._compute(1 / 3, lambda: self._forward(key))
-            case RunBackward(key=key, token=token):
+            case peer_events.RunBackward(key=key, token=token):
                 if self.machine.stage == self.world.settings.stages - 1:
                     self._data[key].output_gradient = self._data[key].output
                 self._compute(2 / 3, lambda: self._backward(key, token))
-            case FetchState() | LoadCheckpoint() | InitState():
+            case peer_events.FetchState() | peer_events.LoadCheckpoint() | peer_events.InitState():
                 self.weights = None
                 self._load(action)
-            case SaveCheckpoint(stage=stage, version=version):
+            case peer_events.SaveCheckpoint(stage=stage, version=version):
                 weights = self.weights
                 self.world.later(0.1, self, lambda: self._save(stage, version, weights))
-            case FoldAndReduce(attempt=attempt, tokens=tokens, group=group):
+            case peer_events.FoldAndReduce(attempt=attempt, tokens=tokens, group=group):
                 self.world.join_reduction(self, attempt, tokens, group)
-            case DropSum(attempt=attempt):
+            case peer_events.DropSum(attempt=attempt):
                 self.sums.pop(attempt, None)
-            case DropContributions():
+            case peer_events.DropContributions():
                 self.gradients.clear()
                 self._data.clear()
                 self._sent.clear()
-            case ApplyUpdate(attempt=attempt):
+            case peer_events.ApplyUpdate(attempt=attempt):
                 self._compute(0.1, lambda: self._apply(attempt))
 
     def _compute(self, share: float, then: Any) -> None:
@@ -303,49 +280,49 @@ class PeerHost(Host):
         self._busy_until_s = start_s + share / self.speed * self.world.rng.uniform(0.8, 1.3)
         self.world.later(self._busy_until_s - self.world.now_s, self, then)
 
-    def _forward(self, key: CallKey) -> None:
+    def _forward(self, key: peer_events.CallKey) -> None:
         if key in self._data and self.weights is not None:
             self._data[key].output = run_forward(self.weights, self._data[key].value)
-            self.on_event(ForwardDone(key))
+            self.on_event(peer_events.ForwardDone(key))
 
-    def _backward(self, key: CallKey, token: Token | None) -> None:
+    def _backward(self, key: peer_events.CallKey, token: Token | None) -> None:
         if key not in self._data or self.weights is None:
             return
         data = self._data[key]
         own, data.input_gradient = run_backward(self.weights, data.value, data.output_gradient)
         if token is not None:
             self.gradients[token] = own
-        self.on_event(BackwardDone(key))
+        self.on_event(peer_events.BackwardDone(key))
 
     def _apply(self, attempt: Stamp) -> None:
         if attempt in self.sums and self.weights is not None:
             self.weights = apply_update(self.weights, self.sums.pop(attempt))
-            self.on_event(UpdateApplied(attempt))
+            self.on_event(peer_events.UpdateApplied(attempt))
             self.world.checks.stepped(self)
 
     def _save(self, stage: int, version: Version, weights: int | None) -> None:
         if weights is not None:
             is_damaged = self.world.faults.damage > 0 and self.world.random.random() < self.world.faults.damage
             self.world.checkpoints[stage, version] = None if is_damaged else weights
-            self.on_event(CheckpointDone(stage, version))
+            self.on_event(peer_events.CheckpointDone(stage, version))
 
-    def _load(self, order: FetchState | LoadCheckpoint | InitState) -> None:
+    def _load(self, order: peer_events.FetchState | peer_events.LoadCheckpoint | peer_events.InitState) -> None:
         """Gets the state in the time that it takes; a neighbour's is copied as it is when asked."""
         weights: int | None
         version: Version | None
         match order:
-            case FetchState(stage=stage, source=replica):
+            case peer_events.FetchState(stage=stage, source=replica):
                 weights, version = self.world.snapshot(self, stage, replica)
-            case LoadCheckpoint(stage=stage, saved=saved, version=version):
+            case peer_events.LoadCheckpoint(stage=stage, saved=saved, version=version):
                 weights = self.world.checkpoints.get((stage, saved))
-            case InitState(stage=stage, version=version):
+            case peer_events.InitState(stage=stage, version=version):
                 weights = first_weights(stage)
         delay_s = 0.02 if weights is None else self.world.rng.exponential(self.world.faults.fetch_s)
 
         def finish() -> None:
             if self.machine.member == order.member and self.weights is None:
                 self.weights = weights
-                self.on_event(StateLoaded(order.member, version if weights is not None else None))
+                self.on_event(peer_events.StateLoaded(order.member, version if weights is not None else None))
                 self.world.checks.stepped(self)
 
         self.world.later(delay_s, self, finish)
@@ -354,4 +331,4 @@ class PeerHost(Host):
         """The all-reduce ended."""
         if total is not None:
             self.sums[attempt] = total
-        self.on_event(FoldDone(attempt, count))
+        self.on_event(peer_events.FoldDone(attempt, count))

@@ -33,13 +33,7 @@ from hetplanner.hosts.on_host.sending import (
     STOP_FILE,
     TORCHRUN_LOG,
 )
-from hetplanner.liveness.heartbeat import (
-    HEARTBEAT_VARIABLE,
-    Beat,
-    create_heartbeats,
-    new_heartbeats,
-    remove_heartbeats,
-)
+from hetplanner.liveness.heartbeat import HEARTBEAT_VARIABLE, Beat, create_heartbeats, new_heartbeats, remove_heartbeats
 from hetplanner.liveness.processes import processes_of_run, send_signal, start_in_session
 from hetplanner.liveness.ranks import LivenessWatch
 

@@ -30,15 +30,7 @@ from hetplanner.plan.problem import Objective, Problem
 from hetplanner.planners.base import BasePlanner
 from hetplanner.planners.baselines.opfence import walk_network
 from hetplanner.planners.baselines.swarm_elastic import elastic_plan
-from hetplanner.planners.interface import (
-    NO_FIELD,
-    Budget,
-    OnEvent,
-    PlannerSettings,
-    Progress,
-    SearchResult,
-    ShouldStop,
-)
+from hetplanner.planners.interface import NO_FIELD, PlannerSettings, Progress, SearchResult
 from hetplanner.planners.layout import apportion, complete_plan, greatest_depth, proportional_cut, value_of
 from hetplanner.planners.shapes import free_shapes
 from hetplanner.planners.step_time.space import even_layers
@@ -72,32 +64,24 @@ class SwarmPlanner(BasePlanner[SwarmSettings]):
     settings_type: ClassVar[type[PlannerSettings]] = SwarmSettings
     objectives: ClassVar[tuple[Objective, ...]] = ("step-time", "cost")
 
-    def solve(
-        self,
-        problem: Problem,
-        *,
-        seed: int = 0,
-        budget: Budget | str | float | None = None,
-        on_event: OnEvent | None = None,
-        should_stop: ShouldStop | None = None,
-        start: Plan | None = None,
-    ) -> SearchResult:
-        """See :class:`hetplanner.planners.interface.Planner`."""
+    def check(self, problem: Problem, start: Plan | None = None) -> None:
+        """See :meth:`hetplanner.planners.base.BasePlanner.check`."""
         if self.settings.mode == "elastic" and problem.constraints.zero:
             raise InvalidInput(
                 "constraints.zero: a peer of a swarm has all states of the optimizer, so that it can go on when others"
                 " leave; plan with zero 0"
             )
-        self._elastic: ElasticPlan | None = None
-        found = super().solve(
-            problem, seed=seed, budget=budget, on_event=on_event, should_stop=should_stop, start=start
-        )
+        super().check(problem, start)
+
+    def completed(self, found: SearchResult) -> SearchResult:
+        """See :meth:`hetplanner.planners.base.BasePlanner.completed`; with mode elastic the elastic plan."""
         # Of a search over groupings each result has its own.
         elastic = found.elastic or self._elastic
         return found if elastic is None else replace(found, elastic=elastic.replace(provenance=found.plan.provenance))
 
     def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         """See :meth:`hetplanner.planners.base.BasePlanner.search`; nothing is searched beyond stages and recompute."""
+        self._elastic: ElasticPlan | None = None
         shapes = free_shapes(problem, model.tables)
         walk = walk_network(problem, model)
         best: Plan | None = None

@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from hetplanner.arrays import FloatArray, IntArray
 from hetplanner.cost.durations import REDUCE_PASSES
 from hetplanner.cost.estimate import CostModel
-from hetplanner.cost.tables import (
-    GRADIENT_ELEMENT_BYTES,
-)
+from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES
 from hetplanner.planners.choices.codec import best_reduction, best_seconds_per_byte_DD
 from hetplanner.planners.layout import even_cut
 from hetplanner.planners.network import seeds

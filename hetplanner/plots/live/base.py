@@ -9,7 +9,17 @@ import numpy as np
 from bokeh.core.properties import value
 from bokeh.core.property.descriptors import UnsetValueError
 from bokeh.core.property.vectorization import Field
-from bokeh.models import ColorBar, ColumnDataSource, FixedTicker, GlyphRenderer, Label, Legend, LegendItem, Node
+from bokeh.models import (
+    ColorBar,
+    ColumnDataSource,
+    FixedTicker,
+    GlyphRenderer,
+    HoverTool,
+    Label,
+    Legend,
+    LegendItem,
+    Node,
+)
 from bokeh.models.axes import Axis
 from bokeh.plotting import figure
 
@@ -33,6 +43,8 @@ SMALL_ARRAY = 256
 """Values that are sent sooner as text than as bytes."""
 LOG_ROOM = 1.08
 """Free factor below and above the outermost values."""
+LOG_LOG: dict[str, Any] = {"x_axis_type": "log", "y_axis_type": "log", "x_range": (1, 10), "y_range": (1, 10)}
+"""Options of a figure both of whose axes are logarithmic."""
 AXIS = {
     "axis_line_color": None,
     "major_tick_line_color": None,
@@ -59,12 +71,16 @@ class LiveFigure:
         holding: in which a change is made that a page's own message brings about; a server's page sets it.
     """
 
+    update: Callable[..., Any]
+
     def __init__(self, *, dark: bool = False, height: int = 320, **options: Any) -> None:
         self.holding: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
         self.look: Look = look_of(dark)
         self.figure = figure(
             **{
                 "height": height,
+                "x_range": (0, 1),
+                "y_range": (0, 1),
                 "sizing_mode": "stretch_width",
                 "output_backend": "canvas",
                 "toolbar_location": None,
@@ -139,6 +155,15 @@ class LiveFigure:
         nowhere = ColumnDataSource({"x": [np.nan], "y": [np.nan]})
         return self._boxes("x", "y", width=1, height=1, source=nowhere, color=colour, **options)
 
+    def _mark(self, marker: str, colour: str, **options: Any) -> GlyphRenderer:
+        """A marker for a legend."""
+        nowhere = ColumnDataSource({"x": [np.nan], "y": [np.nan]})
+        return self.figure.scatter("x", "y", marker=marker, source=nowhere, color=colour, line_width=2, **options)
+
+    def _add_tips(self, renderers: list[GlyphRenderer], tooltips: Sequence[tuple[str, str]], **options: Any) -> None:
+        """Words beside the pointer over these glyphs, without a button in the toolbar."""
+        self.figure.add_tools(HoverTool(renderers=renderers, tooltips=tooltips, visible=False, **options))
+
     def _ink_texts(self, x: str, y: str, source: ColumnDataSource, **options: Any) -> None:
         """Texts on coloured boxes; the source's columns come from `by_ink`.
 
@@ -177,8 +202,8 @@ class LiveFigure:
         if self._legend.ncols != columns:
             self._legend.ncols = columns
 
-    def _add_legend(self, items: Sequence[tuple[str, list[GlyphRenderer]]], **options: Any) -> Legend:
-        """A legend below the plot, where it covers no data."""
+    def _add_legend(self, items: Sequence[tuple[str | dict[str, str], list[GlyphRenderer]]], **options: Any) -> Legend:
+        """A legend below the plot, where it covers no data; a label is a word, or {"field": column} for each of it."""
         self._legend = Legend(
             items=[LegendItem(label=label, renderers=renderers) for label, renderers in items],
             orientation="horizontal",

@@ -29,6 +29,12 @@ def shown(live: LiveFigure) -> figure:
     return drawn
 
 
+def still(live: LiveFigure, *data: Any) -> figure:
+    """A live figure's Bokeh figure as `shown` gives it, after an update with its data."""
+    live.update(*data)
+    return shown(live)
+
+
 def shown_layout(drawn: LayoutDOM, lives: Sequence[LiveFigure], text: str) -> Any:
     """What holds live figures, so that a cell that ends with it draws it; `text` is what a console says instead."""
     ready()

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hetplanner.runs.reading.reader import RunReader
+from hetplanner.units import short_bytes, short_rate, short_seconds
+
+LOAD_HEAD = ("link", "what", "bytes a step", "rate", "limit", "used", "waited a step", "late")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,19 @@ class LinkLoad:
     def share(self) -> float:
         """Of the link's bandwidth."""
         return self.bytes_per_s / self.limit_bytes_per_s
+
+    @property
+    def texts(self) -> list[str]:
+        """What a table with LOAD_HEAD says of it, behind its name."""
+        return [
+            ", ".join(sorted(self.by_role)),
+            short_bytes(self.bytes_per_step),
+            short_rate(self.bytes_per_s),
+            short_rate(self.limit_bytes_per_s),
+            f"{100 * self.share:.1f} %",
+            short_seconds(self.wait_s),
+            str(self.late),
+        ]
 
 
 @dataclass(frozen=True, slots=True)

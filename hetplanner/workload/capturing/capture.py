@@ -8,7 +8,6 @@ session of its own, and is killed with all that it started at the time limit, at
 import hashlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hetplanner.errors import InvalidInput, RunError
+from hetplanner.liveness.processes import killed_at_end
 from hetplanner.reading import reader
 from hetplanner.schema import one_line, parse_json, read_text
 from hetplanner.workload.capturing.kept import digest_of, keep_capture, kept_capture
@@ -207,12 +207,8 @@ def _child(files: Sequence[Path], errors: IO[bytes]) -> Iterator[subprocess.Pope
             pass_fds=[theirs],
             start_new_session=True,
         )
-        try:
+        with killed_at_end(child):
             yield child
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
     finally:
         os.close(theirs)
         os.close(ours)

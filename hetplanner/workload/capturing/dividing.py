@@ -24,15 +24,7 @@ from typing import Any
 
 from hetplanner.errors import InvalidInput
 from hetplanner.workload.capturing.division import Division, Exchange, Step
-from hetplanner.workload.capturing.layouts import (
-    MAX_BLOCKS,
-    Divided,
-    Layout,
-    MixedError,
-    divided,
-    is_even,
-    local_shape,
-)
+from hetplanner.workload.capturing.layouts import MAX_BLOCKS, Divided, Layout, MixedError, divided, is_even, local_shape
 from hetplanner.workload.capturing.products import MATRIX_NDIM, Product, products_of, weights_behind_calls
 from hetplanner.workload.program import FLOAT_TYPES, Node, Program, Shape, references
 from hetplanner.workload.task import IGNORED

@@ -14,7 +14,6 @@ from bokeh.models import (
     Label,
     Node,
     PanTool,
-    Range1d,
     ResetTool,
     WheelZoomTool,
     ZoomInTool,
@@ -79,8 +78,8 @@ class DeviceMap(LiveFigure):
         super().__init__(
             dark=dark,
             height=height,
-            x_range=Range1d(west, east),
-            y_range=Range1d(south, north),
+            x_range=(west, east),
+            y_range=(south, north),
             toolbar_location="right",
             toolbar_inner=True,
             min_border=1,  # what is drawn into the outermost row of pixels stays there when the theme changes

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-from bokeh.models import ColumnDataSource, CustomJS, HoverTool, PanTool
+from bokeh.models import ColumnDataSource, CustomJS, PanTool
 
 from hetplanner.cluster.model import Cluster
 from hetplanner.plots.data.maps.gestures import Gesture, gesture_of
@@ -93,10 +93,8 @@ class EditableMap(DeviceMap):
 
     def _add_tools(self) -> None:
         super()._add_tools()
-        self.figure.add_tools(
-            HoverTool(renderers=[self._dots], tooltips=[("", "@id"), ("", "@kind, @used")], visible=False),
-            HoverTool(renderers=[self._lines], tooltips=[("", "@there"), ("", "@back")], limit=1, visible=False),
-        )
+        self._add_tips([self._dots], [("", "@id"), ("", "@kind, @used")])
+        self._add_tips([self._lines], [("", "@there"), ("", "@back")], limit=1)
 
     def _recolour(self) -> None:
         super()._recolour()

@@ -1,16 +1,7 @@
 """Bandwidth, latency or provenance between all ordered pairs of devices, as one image ordered by site."""
 
 import numpy as np
-from bokeh.models import (
-    ColorBar,
-    CustomJSHover,
-    CustomJSTickFormatter,
-    HoverTool,
-    LinearColorMapper,
-    LogColorMapper,
-    LogTicker,
-    Range1d,
-)
+from bokeh.models import ColorBar, CustomJSHover, CustomJSTickFormatter, LinearColorMapper, LogColorMapper, LogTicker
 from bokeh.palettes import cividis
 
 from hetplanner.cluster.link_edits import LinkEnds
@@ -40,7 +31,7 @@ class LinkHeatmap(LiveFigure):
     """
 
     def __init__(self, what: What = "bandwidth", *, dark: bool = False, height: int = 360) -> None:
-        super().__init__(dark=dark, height=height, x_range=Range1d(0, 1), y_range=Range1d(0, 1))
+        super().__init__(dark=dark, height=height)
         self.what: What = what
         self._cluster: Cluster | None = None
         self._ids: tuple[str, ...] = ()
@@ -115,18 +106,15 @@ class LinkHeatmap(LiveFigure):
     def _add_hover(self) -> None:
         self._value_text = CustomJSHover(code=self._text_of("value"))
         tables = {"known": self.known_source, "ids": self.id_source}
-        self.figure.add_tools(
-            HoverTool(
-                renderers=[self._image, self._known_image],
-                tooltips=[("from", "$y{0}"), ("to", "$x{0}"), ("link", "@image{0}"), ("known", "@known{0}")],
-                formatters={
-                    "$x": CustomJSHover(args=tables, code=_ID_OF_COLUMN),
-                    "$y": CustomJSHover(args=tables, code=_ID_OF_ROW),
-                    "@image": self._value_text,
-                    "@known": CustomJSHover(args=tables, code=_SOURCE),
-                },
-                visible=False,
-            )
+        self._add_tips(
+            [self._image, self._known_image],
+            [("from", "$y{0}"), ("to", "$x{0}"), ("link", "@image{0}"), ("known", "@known{0}")],
+            formatters={
+                "$x": CustomJSHover(args=tables, code=_ID_OF_COLUMN),
+                "$y": CustomJSHover(args=tables, code=_ID_OF_ROW),
+                "@image": self._value_text,
+                "@known": CustomJSHover(args=tables, code=_SOURCE),
+            },
         )
 
     def _text_of(self, variable: str) -> str:

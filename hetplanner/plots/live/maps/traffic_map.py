@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from bokeh.models import HoverTool
-
 from hetplanner.cluster.model import Cluster
 from hetplanner.plots.data.maps.traffic import LOAD_NAMES, LOW, STEPS, load_columns
 from hetplanner.plots.live.base import empty_source, put
@@ -23,18 +21,10 @@ class TrafficMap(DeviceMap):
         # Below the sites' markers and names.
         self.figure.renderers.remove(loads)
         self.figure.renderers.insert(self.figure.renderers.index(self.sites), loads)
-        self.figure.add_tools(
-            HoverTool(
-                renderers=[loads],
-                tooltips=[
-                    ("", "@sites"),
-                    ("in all", "@rate"),
-                    ("fullest link", "@busiest"),
-                    ("uses", "@share of @limit"),
-                ],
-                line_policy="interp",
-                visible=False,
-            )
+        self._add_tips(
+            [loads],
+            [("", "@sites"), ("in all", "@rate"), ("fullest link", "@busiest"), ("uses", "@share of @limit")],
+            line_policy="interp",
         )
         levels = [LOW, *((colour, words) for _, colour, words in reversed(STEPS))]
         self._add_legend([(words, [self._stroke(line_color=colour, line_width=4)]) for colour, words in levels])

@@ -4,13 +4,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bokeh.models import HoverTool, LegendItem, Range1d
+from bokeh.models import LegendItem, Range1d
 from bokeh.models.axes import Axis
 
 from hetplanner.plots.data.runs.profiles import collective_curves
 from hetplanner.plots.data.search.fronts import log_ends, log_ticks
 from hetplanner.plots.data.search.grid import shortened
-from hetplanner.plots.live.base import LiveFigure, empty_source, put, set_range
+from hetplanner.plots.live.base import LOG_LOG, LiveFigure, empty_source, put, set_range
 from hetplanner.plots.theme import LINE_COLOURS
 from hetplanner.profiles.model import COLLECTIVES, Profile
 from hetplanner.units import short_bytes, short_seconds
@@ -27,10 +27,7 @@ class CollectiveCurves(LiveFigure):
     """Seconds over bytes, both logarithmic: a colour for each collective, a dash and a mark for each group."""
 
     def __init__(self, *, dark: bool = False, height: int = 320) -> None:
-        super().__init__(
-            dark=dark, height=height, x_axis_type="log", y_axis_type="log", x_range=Range1d(1, 10),
-            y_range=Range1d(1, 10), x_axis_label=X_LABEL, y_axis_label="time",
-        )  # fmt: skip
+        super().__init__(dark=dark, height=height, **LOG_LOG, x_axis_label=X_LABEL, y_axis_label="time")
         self.source = empty_source("xs", "ys", "colour", "dash")
         self.points = empty_source(*POINT_NAMES)
         self.keys = empty_source("x", "y", "xs", "ys", "dash", "mark", "group")
@@ -43,12 +40,8 @@ class CollectiveCurves(LiveFigure):
         legend = self._add_legend([(name, [self._swatch(COLOURS[name])]) for name in COLLECTIVES])
         self._items = dict(zip(COLLECTIVES, legend.items, strict=True))
         legend.items = [*legend.items, LegendItem(label={"field": "group"}, renderers=self._keys)]
-        self.figure.add_tools(
-            HoverTool(
-                renderers=[marks],
-                tooltips=[("collective", "@collective"), ("devices", "@group"), ("bytes", "@size"), ("time", "@time")],
-                visible=False,
-            )
+        self._add_tips(
+            [marks], [("collective", "@collective"), ("devices", "@group"), ("bytes", "@size"), ("time", "@time")]
         )
         for axis in (self.figure.xaxis[0], self.figure.yaxis[0]):
             self._label_axis(axis, [], [])

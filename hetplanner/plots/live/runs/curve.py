@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bokeh.models import ColumnDataSource, GlyphRenderer, HoverTool, Range1d
+from bokeh.models import ColumnDataSource, GlyphRenderer
 
 from hetplanner.plots.data.curves import padded_range
 from hetplanner.plots.live.base import LiveFigure, empty_source, set_range
@@ -13,15 +13,7 @@ class StepCurve(LiveFigure):
     """A figure over steps that fits its axes to the data."""
 
     def __init__(self, label: str, *, dark: bool, height: int, **options: Any) -> None:
-        super().__init__(
-            dark=dark,
-            height=height,
-            x_range=Range1d(0, 1),
-            y_range=Range1d(0, 1),
-            x_axis_label="step",
-            y_axis_label=label,
-            **options,
-        )
+        super().__init__(dark=dark, height=height, x_axis_label="step", y_axis_label=label, **options)
 
     def _line(self, colour: str, **options: object) -> tuple[ColumnDataSource, GlyphRenderer]:
         source = empty_source("x", "y")
@@ -29,8 +21,7 @@ class StepCurve(LiveFigure):
 
     def _hover(self, source: ColumnDataSource, text: tuple[str, str]) -> None:
         points = self.figure.scatter("x", "y", source=source, size=8, alpha=0)
-        tool = HoverTool(renderers=[points], tooltips=[("step", "@x{0,0}"), text], mode="vline", visible=False)
-        self.figure.add_tools(tool)
+        self._add_tips([points], [("step", "@x{0,0}"), text], mode="vline")
 
     def _fit(self, x: Sequence[float], y: Sequence[float], floor: float | None = None) -> None:
         set_range(self.figure.x_range, min(x, default=0.0), max(max(x, default=0.0), min(x, default=0.0) + 1.0))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from bokeh.models import ColorBar, CustomJSHover, HoverTool, LinearColorMapper, Range1d
+from bokeh.models import ColorBar, CustomJSHover, LinearColorMapper
 
 from hetplanner.plots.data.runs.expert_loads import PALETTE, expert_matrix, text_columns
 from hetplanner.plots.data.search.grid import shortened
@@ -20,9 +20,7 @@ class ExpertLoads(LiveFigure):
     """A row for every op with experts, a column for each of its experts; bright took many tokens, dark few."""
 
     def __init__(self, *, dark: bool = False, height: int = 280) -> None:
-        super().__init__(
-            dark=dark, height=height, x_range=Range1d(0, 1), y_range=Range1d(0, 1), x_axis_label="expert"
-        )  # fmt: skip
+        super().__init__(dark=dark, height=height, x_axis_label="expert")
         self.mapper = LinearColorMapper(palette=list(PALETTE), low=0.0, high=2.0, nan_color=NOTHING)
         self.source, self.op_source = empty_source("image", "tokens", "dw", "dh"), empty_source("op")
         self.text_source = empty_source("x", "y", "text_dark", "text_light", "text", "ink")
@@ -36,16 +34,13 @@ class ExpertLoads(LiveFigure):
             title="load, even: 1", title_text_font=FONT, title_text_font_size="11px", title_text_font_style="normal",
         )  # fmt: skip
         self.figure.add_layout(self._bar, "right")
-        self.figure.add_tools(
-            HoverTool(
-                renderers=[self._image],
-                tooltips=[("op", "$y{0}"), ("expert", "$x{0}"), ("tokens", "@tokens{0,0}"), ("load", "@image{0.00}")],
-                formatters={
-                    "$y": CustomJSHover(args={"ops": self.op_source}, code=_OP),
-                    "$x": CustomJSHover(code=_EXPERT),
-                },
-                visible=False,
-            )
+        self._add_tips(
+            [self._image],
+            [("op", "$y{0}"), ("expert", "$x{0}"), ("tokens", "@tokens{0,0}"), ("load", "@image{0.00}")],
+            formatters={
+                "$y": CustomJSHover(args={"ops": self.op_source}, code=_OP),
+                "$x": CustomJSHover(code=_EXPERT),
+            },
         )
         self.figure.grid.visible = False
         for axis in self.figure.axis:

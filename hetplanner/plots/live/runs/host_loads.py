@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from bokeh.models import HoverTool, LegendItem, NumeralTickFormatter, Range1d
+from bokeh.models import LegendItem, NumeralTickFormatter
 
 from hetplanner.arrays import FloatArray
 from hetplanner.plots.data.runs.host_loads import HostLines, busy_lines, traffic_lines
@@ -17,24 +17,14 @@ class _HostCurves(LiveFigure):
     """A solid line for every host over time, and a dashed one of something else."""
 
     def __init__(self, words: tuple[str, str], unit: str, axis: str, *, dark: bool, height: int) -> None:
-        super().__init__(
-            dark=dark, height=height, x_range=Range1d(0, 1), y_range=Range1d(0, 1), x_axis_label="seconds",
-            y_axis_label=axis,
-        )  # fmt: skip
+        super().__init__(dark=dark, height=height, x_axis_label="seconds", y_axis_label=axis)
         self.sources = [empty_source(*LINE_NAMES) for _ in words]
         lines = [
             self.figure.multi_line("xs", "ys", source=source, line_color="colour", line_width=1.6, line_dash=dash)
             for source, dash in zip(self.sources, ("solid", "dashed"), strict=True)
         ]
         for renderer, word in zip(lines, words, strict=True):
-            self.figure.add_tools(
-                HoverTool(
-                    renderers=[renderer],
-                    tooltips=[("host", "@host"), (word, f"$y{unit} at $x{{0,0}} s")],
-                    line_policy="nearest",
-                    visible=False,
-                )
-            )
+            self._add_tips([renderer], [("host", "@host"), (word, f"$y{unit} at $x{{0,0}} s")], line_policy="nearest")
         self._labels = LegendItem(label={"field": "label"}, renderers=[lines[0]], visible=False)
         self._add_legend([]).items = [self._labels]
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from bokeh.models import GlyphRenderer, HoverTool, Range1d
-
 from hetplanner.plots.data.runs.lifelines import MARK_NAMES, MARKS, PHASE_NAMES, mark_columns, phase_columns
 from hetplanner.plots.data.search.grid import shortened
 from hetplanner.plots.live.base import LiveFigure, empty_source, put, set_range
@@ -18,11 +16,7 @@ class Lifelines(LiveFigure):
 
     def __init__(self, *, dark: bool = False, height: int = 260) -> None:
         super().__init__(
-            dark=dark,
-            height=height,
-            x_range=Range1d(0, 1),
-            y_range=Range1d(-0.6, 1.2),
-            x_axis_label="seconds since the run was handed to the agent",
+            dark=dark, height=height, y_range=(-0.6, 1.2), x_axis_label="seconds since the run was handed to the agent"
         )
         self.phase_source = empty_source(*PHASE_NAMES)
         self.mark_source = empty_source(*MARK_NAMES)
@@ -33,26 +27,15 @@ class Lifelines(LiveFigure):
             "x", "y", marker="marker", size=12, source=self.mark_source, fill_color="colour", line_color="colour",
             line_width=2,
         )  # fmt: skip
-        self.figure.add_tools(
-            HoverTool(
-                renderers=[self._bars],
-                tooltips=[("rank", "@rank"), ("", "@phase"), ("took", "@took")],
-                visible=False,
-            ),
-            HoverTool(renderers=[self._marks], tooltips=[("", "@rank, at @x{0.0} s"), ("", "@text")], visible=False),
-        )
+        self._add_tips([self._bars], [("rank", "@rank"), ("", "@phase"), ("took", "@took")])
+        self._add_tips([self._marks], [("", "@rank, at @x{0.0} s"), ("", "@text")])
         swatches = [(name, [self._swatch(colour)]) for name, colour in PHASE_COLOURS.items()]
-        kinds = [(kind, [self._mark(*look)]) for kind, look in MARKS.items()]
+        kinds = [(kind, [self._mark(*look, size=10)]) for kind, look in MARKS.items()]
         self._add_legend([*swatches, *kinds])
         self.figure.ygrid.visible = False
         self._label_axis(self.figure.yaxis[0], [], [])
         self._recolour()
         self.update([], [], (), 0.0)
-
-    def _mark(self, marker: str, colour: str) -> GlyphRenderer:
-        nowhere = empty_source("x", "y")
-        nowhere.data = {"x": [float("nan")], "y": [float("nan")]}
-        return self.figure.scatter("x", "y", marker=marker, size=10, source=nowhere, color=colour, line_width=2)
 
     def update(
         self, spans: Sequence[LifeSpan], events: Sequence[RunEvent], labels: Sequence[str], origin_s: float

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-from bokeh.models import HoverTool, LegendItem
 
 from hetplanner.plots.data.runs.run_memory import memory_lines
 from hetplanner.plots.live.base import empty_source, put
@@ -24,16 +23,12 @@ class RunMemory(StepCurve):
             for source, dash in ((self.source, "solid"), (self.device_source, "dashed"))
         ]
         for renderer, words in zip(lines, ("process", "accelerator"), strict=True):
-            self.figure.add_tools(
-                HoverTool(
-                    renderers=[renderer],
-                    tooltips=[("rank", "@rank"), ("stage", "@stage"), (words, "$y{0,0} MB at step $x{0}")],
-                    line_policy="nearest",
-                    visible=False,
-                )
+            self._add_tips(
+                [renderer],
+                [("rank", "@rank"), ("stage", "@stage"), (words, "$y{0,0} MB at step $x{0}")],
+                line_policy="nearest",
             )
-        legend = self._add_legend([])
-        legend.items = [LegendItem(label={"field": "label"}, renderers=[lines[0]])]
+        self._add_legend([({"field": "label"}, [lines[0]])])
         self._recolour()
         self.update(None)
 

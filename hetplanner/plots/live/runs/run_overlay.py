@@ -2,8 +2,6 @@
 
 from collections.abc import Collection, Sequence
 
-from bokeh.models import LegendItem, Range1d
-
 from hetplanner.plots.data.curves import Columns, padded_range
 from hetplanner.plots.data.runs.run_overlays import AXES, value_label
 from hetplanner.plots.live.base import LiveFigure, empty_source, put, set_range
@@ -16,10 +14,10 @@ class RunOverlay(LiveFigure):
     """A line a run, named in the legend."""
 
     def __init__(self, *, dark: bool = False, height: int = 300) -> None:
-        super().__init__(dark=dark, height=height, x_range=Range1d(0, 1), y_range=Range1d(0, 1))
+        super().__init__(dark=dark, height=height)
         self.source = empty_source("xs", "ys", "colour", "run")
         lines = self.figure.multi_line("xs", "ys", line_color="colour", line_width=2, source=self.source)
-        self._add_legend([]).items = [LegendItem(label={"field": "run"}, renderers=[lines])]
+        self._add_legend([({"field": "run"}, [lines])])
         self._recolour()
         self.update([], "loss", "steps")
 

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from bokeh.models import HoverTool, Range1d
-
 from hetplanner.plots.data.curves import padded_range
 from hetplanner.plots.data.runs.reports import term_pairs
 from hetplanner.plots.live.base import TEXT_FONT, LiveFigure, empty_source, put, set_range
@@ -17,13 +15,7 @@ class RunTerms(LiveFigure):
     """Two bars a term, in the term's colour: predicted pale, measured full."""
 
     def __init__(self, *, dark: bool = False, height: int = 280) -> None:
-        super().__init__(
-            dark=dark,
-            height=height,
-            x_range=Range1d(-0.6, len(WORDS) - 0.4),
-            y_range=Range1d(0, 1),
-            y_axis_label="seconds a step",
-        )
+        super().__init__(dark=dark, height=height, x_range=(-0.6, len(WORDS) - 0.4), y_axis_label="seconds a step")
         self.predicted_source, self.measured_source = empty_source(*PAIR_NAMES), empty_source(*PAIR_NAMES)
         self._predicted = self._bars(self.predicted_source, fill_alpha=0.3, line_dash="dashed")
         self._measured = self._bars(self.measured_source)
@@ -34,13 +26,7 @@ class RunTerms(LiveFigure):
             )
             for source, align, shift in ((self.predicted_source, "right", -1), (self.measured_source, "left", 1))
         ]  # fmt: skip
-        self.figure.add_tools(
-            HoverTool(
-                renderers=[self._predicted, self._measured],
-                tooltips=[("@source", "@text a step"), ("@term", "@difference")],
-                visible=False,
-            )
-        )
+        self._add_tips([self._predicted, self._measured], [("@source", "@text a step"), ("@term", "@difference")])
         self._add_legend(
             [
                 ("predicted", [self._swatch("#5b6570", fill_alpha=0.3, line_dash="dashed")]),

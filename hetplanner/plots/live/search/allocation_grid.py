@@ -3,7 +3,7 @@
 from functools import partial
 
 import numpy as np
-from bokeh.models import HoverTool, Legend, LegendItem, Range1d
+from bokeh.models import Legend
 
 from hetplanner.plan.model import Plan
 from hetplanner.plots.data.search.grid import Columns, grid_columns, layers_text, ops_text
@@ -32,7 +32,7 @@ class AllocationGrid(LiveFigure):
 
     def __init__(self, *, dark: bool = False, height: int = 320, frame_px: float = FRAME_PX) -> None:
         self._expected_px = frame_px
-        super().__init__(dark=dark, height=height, x_range=Range1d(-0.5, 0.5), y_range=Range1d(-0.5, 0.5))
+        super().__init__(dark=dark, height=height, x_range=(-0.5, 0.5), y_range=(-0.5, 0.5))
         self.source = empty_source(*GRID_NAMES, *INK_COLUMNS.values())
         self.cells = self._boxes(
             "stage", "y", width=0.95, height=0.9, source=self.source, fill_color="colour", line_color=None
@@ -46,22 +46,17 @@ class AllocationGrid(LiveFigure):
             "stage", "y", text="text", source=self.head_source, text_align="center", text_baseline="middle",
             text_font=TEXT_FONT, text_font_size="11px", text_font_style="bold",
         )  # fmt: skip
-        self.figure.add_tools(
-            HoverTool(
-                renderers=[self.heads], tooltips=[("stage", "@stage: @ops"), ("devices", "@count")], visible=False
-            ),
-            HoverTool(
-                renderers=[self.cells],
-                tooltips=[
-                    ("device", "@device (@kind), rank @rank"),
-                    ("site, host", "@site, @host"),
-                    ("stage", "@stage: @ops (@params parameters)"),
-                    ("share", "@share"),
-                    ("computes", "@busy a step"),
-                    ("memory", "@memory"),
-                ],
-                visible=False,
-            ),
+        self._add_tips([self.heads], [("stage", "@stage: @ops"), ("devices", "@count")])
+        self._add_tips(
+            [self.cells],
+            [
+                ("device", "@device (@kind), rank @rank"),
+                ("site, host", "@site, @host"),
+                ("stage", "@stage: @ops (@params parameters)"),
+                ("share", "@share"),
+                ("computes", "@busy a step"),
+                ("memory", "@memory"),
+            ],
         )
         self._legend = self._site_legend()
         self.figure.grid.visible = False
@@ -72,10 +67,8 @@ class AllocationGrid(LiveFigure):
         # Rows of its own: a legend draws nothing for a glyph of which a part is selected.
         self.key_source = empty_source("x", "y", "site", "colour")
         keys = self._boxes("x", "y", width=1, height=1, source=self.key_source, fill_color="colour", line_color=None)
-        legend = self._add_legend([])
         # The sites of the data, as they come: no part of the figure changes with the plan.
-        legend.items = [LegendItem(label={"field": "site"}, renderers=[keys])]
-        return legend
+        return self._add_legend([({"field": "site"}, [keys])])
 
     def _recolour(self) -> None:
         super()._recolour()

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, NumeralTickFormatter, Range1d
+from bokeh.models import ColumnDataSource, FixedTicker, NumeralTickFormatter
 
 from hetplanner.planners.interface import OBJECTIVE_UNITS
 from hetplanner.planners.search.ancestry import Ancestor
 from hetplanner.plots.data.search.ancestry import BIRTH_NAMES, WAYS, birth_columns, descent_lines
-from hetplanner.plots.live.base import LiveFigure, empty_source, fit_log_values, put, set_range
+from hetplanner.plots.live.base import LOG_LOG, LiveFigure, empty_source, fit_log_values, put, set_range
 from hetplanner.plots.theme import LINE_COLOURS
 
 
@@ -17,10 +17,7 @@ class Ancestry(LiveFigure):
     """A mark for every birth, by its way; a line from each parent to its child. The best stands last."""
 
     def __init__(self, *, dark: bool = False, height: int = 300) -> None:
-        super().__init__(
-            dark=dark, height=height, x_axis_type="log", y_axis_type="log", x_range=Range1d(1, 10),
-            y_range=Range1d(1, 10), x_axis_label="placements tried",
-        )  # fmt: skip
+        super().__init__(dark=dark, height=height, **LOG_LOG, x_axis_label="placements tried")
         self.lines = empty_source("xs", "ys")
         self.figure.multi_line("xs", "ys", source=self.lines, line_color="#999999", line_alpha=0.7)
         self.sources = {way: empty_source(*BIRTH_NAMES) for way in WAYS}
@@ -36,12 +33,9 @@ class Ancestry(LiveFigure):
         nowhere = ColumnDataSource({"x": [np.nan], "value": [np.nan]})  # a legend draws no glyph without data
         keys = {way: self.figure.scatter("x", "value", size=9, source=nowhere, **looks[way]) for way in WAYS}
         self._add_legend([(WAYS[way], [key]) for way, key in keys.items()])
-        self.figure.add_tools(
-            HoverTool(
-                renderers=[mark for _, marks in drawn for mark in marks],
-                tooltips=[("value", "@text"), ("stages × replicas", "@shape"), ("placements tried", "@x{0,0}")],
-                visible=False,
-            )
+        self._add_tips(
+            [mark for _, marks in drawn for mark in marks],
+            [("value", "@text"), ("stages × replicas", "@shape"), ("placements tried", "@x{0,0}")],
         )
         self.figure.xaxis[0].formatter = NumeralTickFormatter(format="0 a")
         self.figure.yaxis[0].formatter = NumeralTickFormatter(format="0,0.[0000]")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from bokeh.models import FixedTicker, HoverTool, NumeralTickFormatter, Range1d
+from bokeh.models import FixedTicker, NumeralTickFormatter
 
 from hetplanner.plots.data.curves import (
     EARLIEST_S,
@@ -35,12 +35,7 @@ class ConvergenceCurve(LiveFigure):
 
     def __init__(self, *, dark: bool = False, height: int = 320) -> None:
         super().__init__(
-            dark=dark,
-            height=height,
-            x_axis_type="log",
-            x_range=Range1d(EARLIEST_S, 1),
-            y_range=Range1d(0, 1),
-            x_axis_label="seconds of search",
+            dark=dark, height=height, x_axis_type="log", x_range=(EARLIEST_S, 1), x_axis_label="seconds of search"
         )
         self.source = empty_source(*EVENT_NAMES)
         # Corners of stairs: Bokeh's own area of steps hangs the page while it is empty.
@@ -78,7 +73,7 @@ class ConvergenceCurve(LiveFigure):
             ]
         )
         self._earlier_item = legend.items[-1]
-        self.figure.add_tools(HoverTool(renderers=[self._last], tooltips=_TOOLTIPS, mode="vline", visible=False))
+        self._add_tips([self._last], _TOOLTIPS, mode="vline")
         self.figure.xaxis.ticker = FixedTicker(ticks=[m * 10.0**e for e in (-2, -1, 0, 1, 2, 3, 4) for m in (1, 2, 5)])
         self.figure.xaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
         self._recolour()

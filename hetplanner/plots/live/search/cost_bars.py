@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from functools import partial
 
-from bokeh.models import HoverTool, LegendItem, Range1d
-
 from hetplanner.plan.estimate import Estimate
 from hetplanner.plots.data.search.costs import cost_columns, total_columns
 from hetplanner.plots.data.search.grid import shortened
@@ -22,9 +20,7 @@ class CostBars(LiveFigure):
     """One bar for every estimate, the first on top; its parts add up to the step time."""
 
     def __init__(self, *, dark: bool = False, height: int = 320) -> None:
-        super().__init__(
-            dark=dark, height=height, x_range=Range1d(0, 1), y_range=Range1d(-0.6, 0.6), x_axis_label="seconds a step"
-        )
+        super().__init__(dark=dark, height=height, y_range=(-0.6, 0.6), x_axis_label="seconds a step")
         self.source = empty_source(*COST_NAMES, *INK_COLUMNS.values())
         self.total_source = empty_source("y", "label", "total", "text")
         self._bars = self.figure.hbar(
@@ -35,15 +31,8 @@ class CostBars(LiveFigure):
             "total", "y", text="text", source=self.total_source, text_baseline="middle", x_offset=6,
             text_font=TEXT_FONT, text_font_size="12px", text_font_style="bold",
         )  # fmt: skip
-        self.figure.add_tools(
-            HoverTool(
-                renderers=[self._bars],
-                tooltips=[("", "@label"), ("@term", "@value (@share of the step)")],
-                visible=False,
-            )
-        )
-        legend = self._add_legend([])
-        legend.items = [LegendItem(label={"field": "term"}, renderers=[self._bars])]
+        self._add_tips([self._bars], [("", "@label"), ("@term", "@value (@share of the step)")])
+        self._add_legend([({"field": "term"}, [self._bars])])
         self.figure.ygrid.visible = False
         self._recolour()
         self.update({})

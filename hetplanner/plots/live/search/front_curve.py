@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from bokeh.models import FixedTicker, HoverTool, NumeralTickFormatter, Range1d
+from bokeh.models import FixedTicker, NumeralTickFormatter
 
 from hetplanner.plots.data.search.fronts import COLUMNS, ROOM, front_columns, log_ends, log_ticks, point_columns
-from hetplanner.plots.live.base import LiveFigure, empty_source, put, set_range
+from hetplanner.plots.live.base import LOG_LOG, LiveFigure, empty_source, put, set_range
 from hetplanner.plots.theme import LINE_COLOURS
 
 
@@ -15,16 +15,8 @@ class FrontCurve(LiveFigure):
     """Step time against dollars, both logarithmic; bounds dotted, the chosen plan ringed, the current plan a star."""
 
     def __init__(self, *, dark: bool = False, height: int = 320) -> None:
-        super().__init__(
-            dark=dark,
-            height=height,
-            x_axis_type="log",
-            y_axis_type="log",
-            x_range=Range1d(1, 10),
-            y_range=Range1d(1, 10),
-            x_axis_label="step time (s)",
-            y_axis_label="$ per million tokens",
-        )
+        labels = {"x_axis_label": "step time (s)", "y_axis_label": "$ per million tokens"}
+        super().__init__(dark=dark, height=height, **LOG_LOG, **labels)
         self.source = empty_source(*COLUMNS)
         self.chosen_source = empty_source("x", "y")
         self.own_source = empty_source("x", "y")
@@ -47,18 +39,7 @@ class FrontCurve(LiveFigure):
                 ("lower bounds", self._bounds[1:]),
             ]
         )
-        self.figure.add_tools(
-            HoverTool(
-                renderers=[points],
-                tooltips=[
-                    ("step", "@step"),
-                    ("price", "@price"),
-                    ("left out", "@left_out"),
-                    ("plan", "@text"),
-                ],
-                visible=False,
-            )
-        )
+        self._add_tips([points], [("step", "@step"), ("price", "@price"), ("left out", "@left_out"), ("plan", "@text")])
         for axis in (self.figure.xaxis, self.figure.yaxis):
             axis.formatter = NumeralTickFormatter(format="0,0.[0000]")
             axis.ticker = FixedTicker(ticks=[])

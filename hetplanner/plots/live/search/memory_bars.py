@@ -1,7 +1,5 @@
 """What the devices' memory holds at its peak, against what they have."""
 
-from bokeh.models import HoverTool, Range1d
-
 from hetplanner.cost.memory_parts import PART_WORDS
 from hetplanner.plan.model import Plan
 from hetplanner.plots.data.search.grid import shortened
@@ -22,7 +20,7 @@ class MemoryBars(LiveFigure):
     """
 
     def __init__(self, *, dark: bool = False, height: int = 300) -> None:
-        super().__init__(dark=dark, height=height, x_range=Range1d(-0.6, 0.6), y_range=Range1d(0, 1), y_axis_label="GB")
+        super().__init__(dark=dark, height=height, x_range=(-0.6, 0.6), y_axis_label="GB")
         self.source = empty_source("x", *MEMORY_NAMES, "edge", "label")
         self.limits = self.figure.vbar(
             x="x", top="limit_gb", width=0.82, source=self.source, fill_alpha=0.25, line_width=1
@@ -39,7 +37,7 @@ class MemoryBars(LiveFigure):
             "x", "peak_gb", text="label", source=self.source, text_align="center", text_baseline="bottom",
             y_offset=-2, text_font=TEXT_FONT, text_font_size="11px",
         )  # fmt: skip
-        self.figure.add_tools(HoverTool(renderers=[self.limits], tooltips=self._tooltips(), visible=False))
+        self._add_tips([self.limits], self._tooltips())
         # Swatches: a legend draws nothing for a glyph of which a part is selected.
         self._limit_key = self._swatch(self.look.grid, fill_alpha=0.25)
         swatches = [(PART_WORDS[part], [self._swatch(MEMORY_COLOURS[part])]) for part in PARTS]

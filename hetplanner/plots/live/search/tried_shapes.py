@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bokeh.models import FixedTicker, HoverTool, NumeralTickFormatter, Range1d
+from bokeh.models import FixedTicker, NumeralTickFormatter
 
 from hetplanner.planners.search.tried import TriedShape
 from hetplanner.plots.data.curves import TRIED_NAMES, tried_columns
@@ -18,9 +18,8 @@ class TriedShapes(LiveFigure):
 
     def __init__(self, *, dark: bool = False, height: int = 300) -> None:
         super().__init__(
-            dark=dark, height=height, y_axis_type="log", x_range=Range1d(0.5, 1.5), y_range=Range1d(1, 10),
-            x_axis_label="stages",
-        )  # fmt: skip
+            dark=dark, height=height, y_axis_type="log", x_range=(0.5, 1.5), y_range=(1, 10), x_axis_label="stages"
+        )
         self.sources = {kind: empty_source(*TRIED_NAMES) for kind in KINDS}
         marks: list[tuple[str, dict[str, Any]]] = [
             (KINDS["scored"], {"fill_color": None, "line_color": "#999999"}),
@@ -36,12 +35,8 @@ class TriedShapes(LiveFigure):
             text_font_size="12px",
         )  # fmt: skip
         self._add_legend(drawn)
-        self.figure.add_tools(
-            HoverTool(
-                renderers=[mark for _, marks in drawn for mark in marks],
-                tooltips=[("stages × replicas", "@shape"), ("best", "@text")],
-                visible=False,
-            )
+        self._add_tips(
+            [mark for _, marks in drawn for mark in marks], [("stages × replicas", "@shape"), ("best", "@text")]
         )
         self.figure.yaxis[0].formatter = NumeralTickFormatter(format="0,0.[0000]")
         self.figure.yaxis[0].ticker = FixedTicker(ticks=[])

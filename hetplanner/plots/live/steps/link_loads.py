@@ -1,6 +1,6 @@
 """How busy links and NICs are in a simulated step."""
 
-from bokeh.models import HoverTool, LegendItem, NumeralTickFormatter, Range1d
+from bokeh.models import NumeralTickFormatter
 
 from hetplanner.plan.model import Plan
 from hetplanner.plots.data.steps.replays import link_rows
@@ -14,8 +14,7 @@ class LinkLoads(LiveFigure):
     """The busiest links, one bar each: for what share of the step they carry activations, gradients, reductions."""
 
     def __init__(self, *, dark: bool = False, height: int = 300) -> None:
-        super().__init__(dark=dark, height=height, x_range=Range1d(0, 1), y_range=Range1d(-0.6, 0.6),
-                         x_axis_label="busy share of the step")  # fmt: skip
+        super().__init__(dark=dark, height=height, y_range=(-0.6, 0.6), x_axis_label="busy share of the step")
         self.source = empty_source(*LINK_NAMES)
         self.total_source = empty_source("y", "total", "text")
         self._bars = self.figure.hbar(
@@ -25,10 +24,8 @@ class LinkLoads(LiveFigure):
             "total", "y", text="text", source=self.total_source, text_baseline="middle", x_offset=6,
             text_font=TEXT_FONT, text_font_size="11px",
         )  # fmt: skip
-        self.figure.add_tools(
-            HoverTool(renderers=[self._bars], tooltips=[("link", "@label"), ("@load", "@words")], visible=False)
-        )
-        self._add_legend([]).items = [LegendItem(label={"field": "load"}, renderers=[self._bars])]
+        self._add_tips([self._bars], [("link", "@label"), ("@load", "@words")])
+        self._add_legend([({"field": "load"}, [self._bars])])
         self.figure.xaxis.formatter = NumeralTickFormatter(format="0 %")
         self.figure.ygrid.visible = False
         self._label_axis(self.figure.yaxis[0], [], [])

@@ -1,6 +1,6 @@
 """Memory in use during a simulated step."""
 
-from bokeh.models import HoverTool, LegendItem, NumeralTickFormatter, Range1d
+from bokeh.models import LegendItem, NumeralTickFormatter
 
 from hetplanner.plan.model import Plan
 from hetplanner.plots.data.steps.replays import memory_lines
@@ -16,18 +16,14 @@ class MemoryCurves(LiveFigure):
     """A line for every stage, as a share of what its device holds; the red line is the limit."""
 
     def __init__(self, *, dark: bool = False, height: int = 300) -> None:
-        super().__init__(dark=dark, height=height, x_range=Range1d(0, 1), y_range=Range1d(0, 1.1),
-                         x_axis_label="seconds", y_axis_label="share of the device's memory")  # fmt: skip
+        labels = {"x_axis_label": "seconds", "y_axis_label": "share of the device's memory"}
+        super().__init__(dark=dark, height=height, y_range=(0, 1.1), **labels)
         self.source = empty_source(*LINE_NAMES)
         self._lines = self.figure.multi_line(
             "xs", "ys", source=self.source, line_color="colour", line_width=1.6, line_join="bevel"
         )
         self._limit = self.figure.hspan(y=[1.0], line_color=LIMIT_COLOUR, line_width=1.5, line_dash="dashed")
-        self.figure.add_tools(
-            HoverTool(
-                renderers=[self._lines], tooltips=[("", "@label"), ("", "@words")], visible=False, line_policy="nearest"
-            )
-        )
+        self._add_tips([self._lines], [("", "@label"), ("", "@words")], line_policy="nearest")
         self._labels = LegendItem(label={"field": "label"}, renderers=[self._lines], visible=False)
         limit = LegendItem(label="limit", renderers=[self._stroke(line_color=LIMIT_COLOUR, line_dash="dashed")])
         self._add_legend([]).items = [self._labels, limit]

@@ -1,6 +1,6 @@
 """Where each stage's time goes in a simulated step."""
 
-from bokeh.models import HoverTool, LegendItem, NumeralTickFormatter, Range1d
+from bokeh.models import NumeralTickFormatter
 
 from hetplanner.plan.model import Plan
 from hetplanner.plots.data.steps.replays import share_columns, stage_labels
@@ -14,21 +14,14 @@ class StageShares(LiveFigure):
     """One bar for every stage, the first on top; its parts are shares of the step, mean over the replicas."""
 
     def __init__(self, *, dark: bool = False, height: int = 300) -> None:
-        super().__init__(dark=dark, height=height, x_range=Range1d(0, 1), y_range=Range1d(-0.6, 0.6),
-                         x_axis_label="share of the step")  # fmt: skip
+        super().__init__(dark=dark, height=height, y_range=(-0.6, 0.6), x_axis_label="share of the step")
         self.source = empty_source(*SHARE_NAMES, *INK_COLUMNS.values())
         self._bars = self.figure.hbar(
             y="y", left="left", right="right", height=0.74, source=self.source, fill_color="colour", line_color=None
         )
         self._ink_texts("middle", "y", self.source)
-        self.figure.add_tools(
-            HoverTool(
-                renderers=[self._bars],
-                tooltips=[("stage", "@label"), ("@term", "@share of the step (@value)")],
-                visible=False,
-            )
-        )
-        self._add_legend([]).items = [LegendItem(label={"field": "term"}, renderers=[self._bars])]
+        self._add_tips([self._bars], [("stage", "@label"), ("@term", "@share of the step (@value)")])
+        self._add_legend([({"field": "term"}, [self._bars])])
         self.figure.xaxis.formatter = NumeralTickFormatter(format="0 %")
         self.figure.ygrid.visible = False
         self._label_axis(self.figure.yaxis[0], [], [])

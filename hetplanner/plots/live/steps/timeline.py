@@ -1,6 +1,6 @@
 """What every rank does when: a Gantt chart of a simulated or measured run."""
 
-from bokeh.models import BasicTickFormatter, CustomJSHover, HoverTool, PanTool, Range1d, ResetTool, WheelZoomTool
+from bokeh.models import BasicTickFormatter, CustomJSHover, HoverTool, PanTool, ResetTool, WheelZoomTool
 
 from hetplanner.plan.trace import Trace
 from hetplanner.plots.data.search.grid import shortened
@@ -28,8 +28,7 @@ class Timeline(LiveFigure):
         super().__init__(
             dark=dark,
             height=height,
-            x_range=Range1d(0, 1),
-            y_range=Range1d(-0.5, 0.5),
+            y_range=(-0.5, 0.5),
             x_axis_label="seconds",
             toolbar_location="right",
             toolbar_inner=True,

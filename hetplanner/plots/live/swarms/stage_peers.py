@@ -1,7 +1,7 @@
 """Peers that serve every stage of a swarm, over time."""
 
 import numpy as np
-from bokeh.models import AdaptiveTicker, HoverTool, LegendItem, Range1d
+from bokeh.models import AdaptiveTicker
 
 from hetplanner.plots.data.swarms.stage_peers import STAIR_NAMES, stage_stairs
 from hetplanner.plots.live.base import LiveFigure, empty_source, put, set_range
@@ -12,21 +12,14 @@ class StagePeers(LiveFigure):
     """A staircase for every stage in its colour; equal ones lie a little apart."""
 
     def __init__(self, *, dark: bool = False, height: int = 260) -> None:
-        super().__init__(
-            dark=dark,
-            height=height,
-            x_range=Range1d(0, 1),
-            y_range=Range1d(0, 1),
-            x_axis_label="seconds since the coordinator began",
-            y_axis_label="peers that serve",
-        )
+        labels = {"x_axis_label": "seconds since the coordinator began", "y_axis_label": "peers that serve"}
+        super().__init__(dark=dark, height=height, **labels)
         self.source = empty_source(*STAIR_NAMES)
         stairs = self.figure.multi_line("xs", "ys", source=self.source, line_color="colour", line_width=2)
         self.figure.yaxis.ticker = AdaptiveTicker(min_interval=1, num_minor_ticks=0)
         tips = [("", "@stage: $y{0} peers at $x{0.0} s")]
-        self.figure.add_tools(HoverTool(renderers=[stairs], tooltips=tips, line_policy="nearest", visible=False))
-        legend = self._add_legend([])
-        legend.items = [LegendItem(label={"field": "stage"}, renderers=[stairs])]
+        self._add_tips([stairs], tips, line_policy="nearest")
+        self._add_legend([({"field": "stage"}, [stairs])])
         self._recolour()
         self.update(None)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from bokeh.models import GlyphRenderer, HoverTool, LegendItem, Range1d
+from bokeh.models import GlyphRenderer, LegendItem
 
 from hetplanner.plots.data.search.grid import shortened
 from hetplanner.plots.data.swarms.swarm_life import (
@@ -28,11 +28,7 @@ class SwarmLife(LiveFigure):
 
     def __init__(self, *, dark: bool = False, height: int = 360) -> None:
         super().__init__(
-            dark=dark,
-            height=height,
-            x_range=Range1d(0, 1),
-            y_range=Range1d(-0.6, TOP_Y + 0.6),
-            x_axis_label="seconds since the coordinator began",
+            dark=dark, height=height, y_range=(-0.6, TOP_Y + 0.6), x_axis_label="seconds since the coordinator began"
         )
         self.serving_source, self.joining_source = empty_source(*STAY_NAMES), empty_source(*STAY_NAMES)
         self.pause_source = empty_source(*STAY_NAMES)
@@ -65,7 +61,7 @@ class SwarmLife(LiveFigure):
             ([self._commits], [("commit", "@text")]),
             ([self._marks], [("", "@peer, at @x{0.0} s"), ("", "@text")]),
         ):
-            self.figure.add_tools(HoverTool(renderers=renderers, tooltips=tooltips, visible=False))
+            self._add_tips(renderers, tooltips)
 
     def _add_words(self) -> None:
         self._commit_key = self._stroke(line_width=1.5)
@@ -80,11 +76,6 @@ class SwarmLife(LiveFigure):
         ]
         self.figure.ygrid.visible = False
         self._label_axis(self.figure.yaxis[0], [], [])
-
-    def _mark(self, marker: str, colour: str) -> GlyphRenderer:
-        nowhere = empty_source("x", "y")
-        nowhere.data = {"x": [float("nan")], "y": [float("nan")]}
-        return self.figure.scatter("x", "y", marker=marker, source=nowhere, color=colour, line_width=2)
 
     def _recolour(self) -> None:
         super()._recolour()

@@ -2,8 +2,6 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from bokeh.models import HoverTool, Range1d
-
 from hetplanner.plots.data.swarms.swarm_wiring import (
     LINE_NAMES,
     NODE_NAMES,
@@ -28,7 +26,7 @@ class SwarmWiring(LiveFigure):
     """A column for every stage; peers that have left since are pale."""
 
     def __init__(self, *, dark: bool = False, height: int = 380) -> None:
-        super().__init__(dark=dark, height=height, x_range=Range1d(-0.5, 0.5), y_range=Range1d(-1, 1))
+        super().__init__(dark=dark, height=height, x_range=(-0.5, 0.5), y_range=(-1, 1))
         self.line_source, self.node_source = empty_source(*LINE_NAMES), empty_source(*NODE_NAMES)
         self.label_source = empty_source(*LABEL_NAMES)
         self._lines = self.figure.multi_line(
@@ -56,7 +54,7 @@ class SwarmWiring(LiveFigure):
                 ("micro-batches", "@done")]  # fmt: skip
         line = [("", "@pair"), ("micro-batches", "@count, @share of the sender's")]
         for renderer, tooltips in ((self._nodes, node), (self._lines, line)):
-            self.figure.add_tools(HoverTool(renderers=[renderer], tooltips=tooltips, visible=False))
+            self._add_tips([renderer], tooltips)
 
     def _recolour(self) -> None:
         super()._recolour()

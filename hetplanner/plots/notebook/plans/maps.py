@@ -12,14 +12,7 @@ from hetplanner.plan.groups import WorkerGroup
 from hetplanner.plan.model import Plan
 from hetplanner.plots.coastline import Ring, border_lines, land_rings
 from hetplanner.plots.data.maps.labels import LINE_PX, block_size, named_sites, placed_blocks, runs_of
-from hetplanner.plots.data.maps.maps import (
-    arc_columns,
-    fitted,
-    shared_columns,
-    site_columns,
-    stages_at_sites,
-    view_box,
-)
+from hetplanner.plots.data.maps.maps import arc_columns, fitted, shared_columns, site_columns, stages_at_sites, view_box
 from hetplanner.plots.notebook.backend import MAP_HEIGHT, NO_AXES, WIDTH, ready, table, texts, tooltips
 from hetplanner.plots.theme import LIGHT, TERM_COLOURS
 

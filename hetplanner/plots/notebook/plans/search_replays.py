@@ -17,7 +17,7 @@ from hetplanner.plots.live import AllocationGrid, Ancestry, ConvergenceCurve, Co
 from hetplanner.plots.live.search.replay import Replay
 from hetplanner.plots.notebook.plans.searches import objective_value
 from hetplanner.plots.notebook.steps.bars import estimate_of
-from hetplanner.plots.notebook.stills import FIGURE_PX, shown, shown_layout
+from hetplanner.plots.notebook.stills import FIGURE_PX, shown_layout, still
 from hetplanner.plots.plan_report_page import plan_report_page
 from hetplanner.schema import check_writable, write_text
 
@@ -68,9 +68,7 @@ def ancestry(result: SearchResult) -> figure:
     """
     if not result.ancestry:
         raise InvalidInput("ancestry: this search tells of no parents; use planner evolution with one island")
-    live = Ancestry()
-    live.update(result.ancestry, result.plan.problem.objective)
-    return shown(live)
+    return still(Ancestry(), result.ancestry, result.plan.problem.objective)
 
 
 def write_plan_report(

@@ -6,7 +6,7 @@ from bokeh.plotting import figure
 from hetplanner.plots.data.runs.profiles import layer_columns
 from hetplanner.plots.live import CollectiveCurves
 from hetplanner.plots.notebook.backend import FRAME, LEGEND, ready, tooltips
-from hetplanner.plots.notebook.stills import shown
+from hetplanner.plots.notebook.stills import still
 from hetplanner.plots.theme import LINE_COLOURS
 from hetplanner.profiles.model import Profile
 
@@ -58,6 +58,4 @@ def collectives(found: Profile) -> figure:
     Args:
         found: of `hetplanner.profile` or `hetplanner.load_profile`, measured with tensor degrees above 1.
     """
-    live = CollectiveCurves()
-    live.update(found)
-    return shown(live)
+    return still(CollectiveCurves(), found)

@@ -10,7 +10,7 @@ from hetplanner.cost.elastic.swarm_costs import expected_speeds, group_names
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plots.live import HostLoads, HostTraffic, Lifelines, RunMemory, SwarmLife, SwarmWiring, TrafficMap
-from hetplanner.plots.notebook.stills import shown
+from hetplanner.plots.notebook.stills import shown, still
 from hetplanner.runs.reading.events import life_spans, run_events
 from hetplanner.runs.reading.loads import link_loads, site_loads
 from hetplanner.runs.reading.reader import RunReader
@@ -19,23 +19,17 @@ from hetplanner.runs.reading.swarm_history import EVENTS_FILE, SwarmHistory
 
 def memory_of_run(run: RunReader) -> figure:
     """Memory of every rank over the steps so far."""
-    live = RunMemory()
-    live.update(run.read_all())
-    return shown(live)
+    return still(RunMemory(), run.read_all())
 
 
 def load_of_hosts(run: RunReader) -> figure:
     """Share in use of every host's processors (solid) and GPUs (dashed), by all that ran there."""
-    live = HostLoads()
-    live.update(run.read_all())
-    return shown(live)
+    return still(HostLoads(), run.read_all())
 
 
 def traffic_of_hosts(run: RunReader) -> figure:
     """What every host sent (solid) and received (dashed) through its network cards; one host alone over loopback."""
-    live = HostTraffic()
-    live.update(run.read_all())
-    return shown(live)
+    return still(HostTraffic(), run.read_all())
 
 
 def traffic_of_run(run: RunReader) -> figure:
@@ -51,10 +45,8 @@ def life_of_run(run: RunReader) -> figure:
     run.read_all()
     status = run.status()
     now_s = status.ended_unix_s if status.ended_unix_s is not None else time.time()
-    live = Lifelines()
     spans = life_spans(run, status, now_s)
-    live.update(spans, run_events(run, status), run.labels, status.created_unix_s)
-    return shown(live)
+    return still(Lifelines(), spans, run_events(run, status), run.labels, status.created_unix_s)
 
 
 def swarm_life(run: RunReader | str | os.PathLike[str]) -> figure:
@@ -66,11 +58,9 @@ def swarm_life(run: RunReader | str | os.PathLike[str]) -> figure:
     Raises:
         InvalidInput: no coordinator has written there.
     """
-    live = SwarmLife()
     folder, history = _history_of(run)
     plan = _elastic_plan(run, folder)
-    live.update(history, None, group_names(plan) if plan else None)
-    return shown(live)
+    return still(SwarmLife(), history, None, group_names(plan) if plan else None)
 
 
 def swarm_flow(run: RunReader | str | os.PathLike[str], last: int = 20) -> figure:
@@ -87,12 +77,9 @@ def swarm_flow(run: RunReader | str | os.PathLike[str], last: int = 20) -> figur
     flow = history.flow(last)
     if not flow.peers:
         raise InvalidInput(f"{folder.name}: tells of no step what its peers did; runs of older versions do not")
-    plan, live = _elastic_plan(run, folder), SwarmWiring()
-    if plan is None:
-        live.update(flow)
-    else:
-        live.update(flow, len(plan.stages), None, expected_speeds(plan), group_names(plan))
-    return shown(live)
+    plan = _elastic_plan(run, folder)
+    of_plan = (len(plan.stages), None, expected_speeds(plan), group_names(plan)) if plan is not None else ()
+    return still(SwarmWiring(), flow, *of_plan)
 
 
 def _elastic_plan(run: RunReader | str | os.PathLike[str], folder: Path) -> ElasticPlan | None:

@@ -12,7 +12,7 @@ from hetplanner.plots.data.curves import padded_range, rolling_median, series_co
 from hetplanner.plots.data.runs.run_overlays import AXES, VALUES, Over, Value, overlay_columns, value_label
 from hetplanner.plots.live import AccuracyCurve, ExpertLoads, PerplexityCurve, ThroughputCurve
 from hetplanner.plots.notebook.backend import FRAME, LEGEND, ready
-from hetplanner.plots.notebook.stills import shown
+from hetplanner.plots.notebook.stills import still
 from hetplanner.plots.theme import line_colour
 from hetplanner.runs.reading.reader import Evaluation
 from hetplanner.runs.reading.series import prices_of, step_columns
@@ -132,33 +132,26 @@ def throughput(run: MeasuredRun) -> figure:
     """Tokens per second of every step, and their running median; the page's own figure."""
     run.read_all()
     timed = [(s.step, s.num_tokens / s.step_s) for s in run.steps() if s.step_s]
-    live = ThroughputCurve()
-    live.update([step for step, _ in timed], [rate for _, rate in timed], run.any_plan.problem.workload.token_word)
-    return shown(live)
+    steps, rates = [step for step, _ in timed], [rate for _, rate in timed]
+    return still(ThroughputCurve(), steps, rates, run.any_plan.problem.workload.token_word)
 
 
 def perplexity(run: MeasuredRun) -> figure:
     """Perplexity (e to the loss) on held-out data, at every evaluation; the page's own figure."""
     run.read_all()
-    live = PerplexityCurve()
-    live.update(run.evaluations())
-    return shown(live)
+    return still(PerplexityCurve(), run.evaluations())
 
 
 def accuracy(run: MeasuredRun) -> figure:
     """Share of held-out targets (tokens, or classes) with the model's greatest score; the page's own figure."""
     run.read_all()
-    live = AccuracyCurve()
-    live.update(run.evaluations())
-    return shown(live)
+    return still(AccuracyCurve(), run.evaluations())
 
 
 def tokens_of_experts(run: MeasuredRun) -> figure:
     """How many tokens each expert of a mixture of experts took so far, by op, over all ranks."""
     run.read_all()
-    live = ExpertLoads()
-    live.update(run.expert_loads())
-    return shown(live)
+    return still(ExpertLoads(), run.expert_loads())
 
 
 def _pairs(pairs: Sequence[tuple[int, float]]) -> dict[str, list[Any]]:

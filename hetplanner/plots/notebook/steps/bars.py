@@ -12,7 +12,7 @@ from hetplanner.plan.trace import Trace
 from hetplanner.plots.data.search.costs import COMPARED_TERMS, cost_columns, step_terms, total_columns
 from hetplanner.plots.live import MemoryBars
 from hetplanner.plots.notebook.backend import FRAME, LEGEND, boxes, ready, texts, tooltips
-from hetplanner.plots.notebook.stills import shown
+from hetplanner.plots.notebook.stills import still
 from hetplanner.units import short_seconds
 
 
@@ -70,9 +70,7 @@ def memory(plan: Plan) -> figure:
         InvalidInput: the plan has no estimate.
     """
     estimate_of(plan, "plan")
-    live = MemoryBars()
-    live.update(plan)
-    return shown(live)
+    return still(MemoryBars(), plan)
 
 
 def compare_traces(simulated: Trace, measured: Trace) -> hv.Overlay:

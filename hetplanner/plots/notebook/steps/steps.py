@@ -4,7 +4,7 @@ from bokeh.plotting import figure
 
 from hetplanner.plan.model import Plan
 from hetplanner.plots.live import LinkLoads, MemoryCurves, StageShares, StepGantt
-from hetplanner.plots.notebook.stills import shown
+from hetplanner.plots.notebook.stills import shown, still
 from hetplanner.simulator.replay import replay_step
 
 
@@ -31,9 +31,7 @@ def link_use(plan: Plan) -> figure:
     Raises:
         InvalidInput: the step has too many parts to be taken apart.
     """
-    live = LinkLoads()
-    live.update(plan, replay_step(plan))
-    return shown(live)
+    return still(LinkLoads(), plan, replay_step(plan))
 
 
 def stage_times(plan: Plan) -> figure:
@@ -42,9 +40,7 @@ def stage_times(plan: Plan) -> figure:
     Raises:
         InvalidInput: the step has too many parts to be taken apart.
     """
-    live = StageShares()
-    live.update(plan, replay_step(plan))
-    return shown(live)
+    return still(StageShares(), plan, replay_step(plan))
 
 
 def memory_over_time(plan: Plan, pipeline: int | None = None) -> figure:
@@ -57,6 +53,4 @@ def memory_over_time(plan: Plan, pipeline: int | None = None) -> figure:
     Raises:
         InvalidInput: the step has too many parts to be taken apart.
     """
-    live = MemoryCurves()
-    live.update(plan, replay_step(plan), pipeline)
-    return shown(live)
+    return still(MemoryCurves(), plan, replay_step(plan), pipeline)

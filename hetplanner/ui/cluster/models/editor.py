@@ -83,21 +83,20 @@ class Editor(param.Parameterized):
 
     def undo(self) -> None:
         """Takes the newest change back. Raises InvalidInput if another page made one in the meantime."""
-        with self._draft.lock:
-            self._refuse_stale()
-            words = self._draft.undo()
-            self._store.keep(self._draft)
-        if words:
+        if words := self._stepped(Draft.undo):
             self._show(f"Undone: {words}")
 
     def redo(self) -> None:
         """Makes the change again that was taken back last. Raises as `undo`."""
+        if words := self._stepped(Draft.redo):
+            self._show(words)
+
+    def _stepped(self, step: Callable[[Draft], str]) -> str:
         with self._draft.lock:
             self._refuse_stale()
-            words = self._draft.redo()
+            words = step(self._draft)
             self._store.keep(self._draft)
-        if words:
-            self._show(words)
+        return words
 
     def _push(self, cluster: Cluster | None, words: str, excluded: Iterable[str] | None) -> bool:
         """A new step; False if it is like the one there is."""

@@ -21,6 +21,7 @@ class HistoryCard(ABC):
 
     title: ClassVar[str]
     empty: ClassVar[str]
+    figure_type: ClassVar[type[TriedShapes | Ancestry]]
 
     def __init__(self, model: PlanModel, height: int) -> None:
         self.model, self.height = model, height
@@ -40,10 +41,6 @@ class HistoryCard(ABC):
         """Why a search that has ended leaves nothing to draw."""
 
     @abstractmethod
-    def make(self) -> Any:
-        """The figure."""
-
-    @abstractmethod
     def draw(self, rows: Sequence[Any]) -> str:
         """Shows them; returns words for below the figure."""
 
@@ -58,7 +55,7 @@ class HistoryCard(ABC):
         rows = self.rows()
         if len(rows) > 1:
             if self.figure is None:
-                self.figure = self.make()
+                self.figure = self.figure_type(dark=self.is_dark, height=self.height)
                 self.card.insert(1, chart(self.figure))
             self._words.set(self.draw(rows))
             return
@@ -78,6 +75,7 @@ class TriedCard(HistoryCard):
 
     title = "Shapes tried"
     empty = "After a search of several shapes this shows the best plan of each."
+    figure_type = TriedShapes
 
     def rows(self) -> Sequence[Any]:
         """See `HistoryCard`."""
@@ -86,10 +84,6 @@ class TriedCard(HistoryCard):
     def nothing(self, rows: Sequence[Any]) -> str:
         """See `HistoryCard`."""
         return "This search tried one shape only." if rows else "This search has told of no shapes."
-
-    def make(self) -> TriedShapes:
-        """See `HistoryCard`."""
-        return TriedShapes(dark=self.is_dark, height=self.height)
 
     def draw(self, rows: Sequence[Any]) -> str:
         """See `HistoryCard`."""
@@ -103,6 +97,7 @@ class AncestryCard(HistoryCard):
 
     title = "Where the best placement comes from"
     empty = "When an evolutionary search has ended, this shows the parents of its best placement, and theirs."
+    figure_type = Ancestry
 
     def rows(self) -> Sequence[Any]:
         """See `HistoryCard`."""
@@ -115,10 +110,6 @@ class AncestryCard(HistoryCard):
         return (
             "This search has told of no parents: only the planner evolution does, and once it has layouts of its own."
         )
-
-    def make(self) -> Ancestry:
-        """See `HistoryCard`."""
-        return Ancestry(dark=self.is_dark, height=self.height)
 
     def draw(self, rows: Sequence[Any]) -> str:
         """See `HistoryCard`."""

@@ -1,13 +1,12 @@
 """Traffic of a run: on the map and link by link, against what each link can carry."""
 
 from hetplanner.plots.live import TrafficMap
+from hetplanner.runs.reading.loads import LOAD_HEAD
 from hetplanner.ui.run.models.run import RunModel
 from hetplanner.ui.run.views.section import Section
 from hetplanner.ui.run.views.tables import html_table, note
 from hetplanner.ui.shell.models.session import Session
-from hetplanner.ui.shell.models.texts import percent_text, seconds_text
 from hetplanner.ui.widgets.cards import card, chart, full_width, html_pane, page, set_html
-from hetplanner.units import short_bytes, short_rate
 
 HEIGHT = 400
 MAX_LINKS = 60
@@ -40,20 +39,7 @@ class Network(Section):
             set_html(self.links, note("not told by the peers of a swarm" if is_swarm else words))
             return
         shown = detail.loads[:MAX_LINKS]
-        rows = [
-            [
-                f"{x.source} · {x.source_device} → {x.target} · {x.target_device}",
-                ", ".join(sorted(x.by_role)),
-                short_bytes(x.bytes_per_step),
-                short_rate(x.bytes_per_s),
-                short_rate(x.limit_bytes_per_s),
-                percent_text(x.share),
-                seconds_text(x.wait_s),
-                str(x.late),
-            ]
-            for x in shown
-        ]
-        head = ["link", "what", "bytes a step", "rate", "limit", "used", "waited a step", "late"]
-        text = html_table(head, rows, numbers=6, bad=[x.share >= FULL for x in shown], height=420)
+        rows = [[f"{x.source} · {x.source_device} → {x.target} · {x.target_device}", *x.texts] for x in shown]
+        text = html_table(LOAD_HEAD, rows, numbers=6, bad=[x.share >= FULL for x in shown], height=420)
         more = len(detail.loads) - len(shown)
         set_html(self.links, text + (note(f"… and {more} links that carry less of their limit") if more > 0 else ""))
