@@ -10,6 +10,7 @@ import socket
 import ssl
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -37,11 +38,9 @@ def reached(ports: list[int]) -> list[int]:
     """Ports of loopback on which somebody listens in the network of the one who asks."""
     found = []
     for port in ports:
-        try:
+        with suppress(OSError):
             socket.create_connection(("127.0.0.1", port), 5).close()
             found.append(port)
-        except OSError:
-            continue
     return found
 
 
@@ -50,16 +49,12 @@ def opened(paths: list[str]) -> list[str]:
     found = []
     for path in paths:
         for flags in (os.O_RDONLY, os.O_WRONLY):
-            try:
+            with suppress(OSError):
                 os.close(os.open(path, flags))
                 found.append(path)
-            except OSError:
-                continue
-        try:
+        with suppress(OSError):
             Path(path, "planted").touch()
             found.append(path)
-        except OSError:
-            continue
     return found
 
 
@@ -71,11 +66,9 @@ def disturbed(pids: list[int]) -> list[str]:
     for pid in pids:
         for name in ("environ", "ns/net", "ns/user", "mem", "fd"):
             found += opened([f"/proc/{pid}/{name}"])
-        try:
+        with suppress(OSError):
             os.kill(pid, signal.SIGKILL)
             found.append(f"killed {pid}")
-        except OSError:
-            pass
     if ctypes.CDLL(None).unshare(CLONE_NEWNET) == 0:
         found.append("has rights of root")
     return found

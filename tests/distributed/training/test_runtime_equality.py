@@ -179,16 +179,21 @@ def test_every_reducer_equals_one_process_and_sends_what_it_declares(name: str, 
     assert sum(s["bytes"] for s in ranks.all_lines("span") if s["kind"] == "reduce" and s["step"] == 1) == declared
 
 
+def predicted_s(plan: Plan, steps: int, run_dir: Path) -> float:
+    """The predicted time of a step over emulated links; in a run of so many steps it is right to a quarter."""
+    ranks = train(plan, TrainConfig(steps=steps, seed=3, emulate_links=True), run_dir, profile_s=WINDOW_S)
+    predicted = json.loads((run_dir / "prediction.json").read_text())["step_s"]
+    times_s = sorted(line["end_s"] - line["start_s"] for line in ranks.lines(0, "step"))
+    assert 0.8 <= times_s[len(times_s) // 2] / predicted <= 1.25
+    return predicted
+
+
 @pytest.mark.parametrize("reducer", REDUCER_NAMES)
 def test_every_reducer_takes_as_long_as_predicted_over_emulated_links(reducer: str, tmp_path: Path) -> None:
     # Links so slow that the reduction is the step, also where other processes slow the profile (by 70 ms, seen).
     cluster = sites_cluster((2, 1), inside=("100 Mbit/s", "5 ms"), between=("5 Mbit/s", "300 ms"))
     plan = chain_plan([2, 1, 1], [], workload=gpt(global_batch=8), cluster=cluster).replace(reducer=reducer)
-    ranks = train(plan, TrainConfig(steps=4, seed=3, emulate_links=True), tmp_path, profile_s=WINDOW_S)
-    predicted = json.loads((tmp_path / "prediction.json").read_text())["step_s"]
-    steps = sorted(line["end_s"] - line["start_s"] for line in ranks.lines(0, "step"))
-    assert predicted > 0.4, "the latency between the sites is most of it"
-    assert 0.8 <= steps[len(steps) // 2] / predicted <= 1.25
+    assert predicted_s(plan, 4, tmp_path) > 0.4, "the latency between the sites is most of it"
 
 
 def test_local_steps_send_a_fraction_and_save_the_mean(tmp_path: Path) -> None:
@@ -225,11 +230,7 @@ def test_chunks_take_as_long_as_predicted_over_emulated_links(tmp_path: Path) ->
     # Links so slow that messages are the step, also on a busy machine.
     cluster = small_cluster(4, bandwidth="4 Mbit/s", latency="60 ms")
     plan = interleave(chain_plan([5, 3], [5], workload=gpt(), cluster=cluster))
-    ranks = train(plan, TrainConfig(steps=8, seed=3, emulate_links=True), tmp_path, profile_s=WINDOW_S)
-    predicted = json.loads((tmp_path / "prediction.json").read_text())["step_s"]
-    steps = sorted(line["end_s"] - line["start_s"] for line in ranks.lines(0, "step"))
-    assert predicted > 0.48, "there and back over three boundaries, and the reduction"
-    assert 0.8 <= steps[len(steps) // 2] / predicted <= 1.25
+    assert predicted_s(plan, 8, tmp_path) > 0.48, "there and back over three boundaries, and the reduction"
 
 
 def test_recompute_and_clipping_equal_one_process(tmp_path: Path) -> None:

@@ -20,14 +20,14 @@ from hetplanner.cost.estimate import CostModel, step_arrays
 from hetplanner.cost.links import LinkTable
 from hetplanner.cost.reduction import reduce_seconds
 from hetplanner.plan.durations import Durations
-from hetplanner.plan.model import LinkCodec, Plan, Route, Stage
+from hetplanner.plan.model import LinkCodec, Plan, Route
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.planners.dtfm.certificates import find_classes, prove_optimum
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
-from tests.support.plans.factories import PAYERS, TUNINGS, tuned
-from tests.support.plans.random_plans import random_links
+from tests.support.plans.factories import PAYERS, TUNINGS, small_gpt, tuned
+from tests.support.plans.random_plans import random_links, stages_of
 
 SHAPES = [(1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (1, 4), (4, 1), (2, 2), (1, 5)]
 
@@ -67,22 +67,11 @@ def problems(draw):
         ),
         site_links=random_links(rng, names),
     )
-    config = TransformerConfig(
+    workload = small_gpt(
         vocab=draw(st.sampled_from([64, 2000])),
-        max_seq_len=32,
-        hidden=32,
         layers=draw(st.integers(stages, 4)),
-        heads=2,
-        ffn=64,
         tie_embeddings=draw(st.booleans()),
-    )
-    workload = Workload(
-        name="random",
-        transformer=config,
         global_batch=draw(st.integers(replicas, 6)) * 2,
-        micro_batch=2,
-        seq_len=32,
-        dtype="float32",
     )
     codecs = draw(st.sampled_from([("none",), ("none", "fp16", "int8"), ("int4", "topk"), ("bf16", "adatopk")]))
     ratio = draw(st.sampled_from([1.0, 3.0, 50.0, 1e4]))
@@ -141,18 +130,7 @@ def make_plan(problem, placement, edges, share, codec):
     ]
     return Plan(
         problem=problem,
-        stages=tuple(
-            Stage(
-                first_op=edges[s],
-                end_op=edges[s + 1],
-                replicas=tuple((d,) for d in row),
-                in_flight=max(share),
-                recompute=False,
-                reduce_codec=codec,
-                error_feedback=codec.name == "topk",
-            )
-            for s, row in enumerate(rows)
-        ),
+        stages=stages_of(edges, rows, in_flight=max(share), reduce_codec=codec, error_feedback=codec.name == "topk"),
         routes=tuple(Route(replicas=(r,) * stages, micro_batches=n) for r, n in enumerate(share)),
         ranks=tuple(placement),
         link_codecs=tuple(links),
@@ -205,7 +183,7 @@ def test_no_reducer_is_faster_than_its_bound(group, hidden):
     )
     plan = Plan(
         problem=Problem(cluster=cluster, workload=workload),
-        stages=(Stage(first_op=0, end_op=len(workload.graph.ops), replicas=[(d,) for d in chosen], in_flight=1),),
+        stages=stages_of([0, len(workload.graph.ops)], [chosen], in_flight=1),
         routes=tuple(Route(replicas=(r,), micro_batches=1) for r in range(len(chosen))),
         ranks=tuple(chosen),
     )
@@ -258,16 +236,7 @@ def ragged_plans(problem, stages, model, rng):
         edges = [0, *cuts[rng.integers(len(cuts))], model.tables.num_ops]
         yield Plan(
             problem=problem,
-            stages=tuple(
-                Stage(
-                    first_op=edges[s],
-                    end_op=edges[s + 1],
-                    replicas=tuple((d,) for d in group),
-                    in_flight=micro_batches,
-                    recompute=False,
-                )
-                for s, group in enumerate(groups)
-            ),
+            stages=stages_of(edges, groups, in_flight=micro_batches),
             routes=tuple(Route(replicas=replicas, micro_batches=n) for replicas, n in taken.items()),
             ranks=tuple(d for group in groups for d in group),
             reducer=str(rng.choice(problem.constraints.reducers)),

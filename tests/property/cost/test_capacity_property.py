@@ -17,9 +17,8 @@ from hetplanner.errors import Infeasible
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.registry import make_planner
 from hetplanner.workload.presets import preset
-from hetplanner.workload.transformer import TransformerConfig
-from hetplanner.workload.workload import Workload
 from tests.support.models.dags import random_dag
+from tests.support.plans.factories import small_gpt
 
 
 @settings(max_examples=200, deadline=None)
@@ -83,23 +82,13 @@ def device(name, memory):
 def tight_problems(draw):
     """Models about as large as the devices, with free or given shapes, micro-batches and exclusions."""
     layers, num_devices = draw(st.integers(2, 5)), draw(st.integers(1, 8))
-    config = TransformerConfig(
+    workload = small_gpt(
         vocab=draw(st.sampled_from([64, 1000])),
         max_seq_len=64,
-        hidden=32,
         layers=layers,
-        heads=2,
-        ffn=64,
         tie_embeddings=draw(st.booleans()),
-    )
-    workload = Workload(
-        name="tight",
-        transformer=config,
-        global_batch=16,
         micro_batch=draw(st.sampled_from([1, 2, 4, 16])),
-        seq_len=64,
-        dtype="float32",
-    )
+    ).replace(seq_len=64)
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     whole = CostTables(Problem(cluster=tight_cluster([1e9]), workload=workload))
     need = whole.stage_bytes(0, whole.num_ops, 1, True)

@@ -17,6 +17,7 @@ from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.layout import dense_plan
 from hetplanner.planners.step_time.species import StepSpecies
 from tests.support.plans.factories import tied_workload, unlike_cluster
+from tests.support.plans.random_plans import stages_of
 
 MICRO_BATCHES = 12
 
@@ -38,14 +39,8 @@ def ragged_plans(draw):
     edges = [0, *sorted(rng.choice(cuts, len(replicas) - 1, replace=False).tolist()), len(problem.workload.graph.ops)]
     codecs = [Codec(name=name) for name in ("none", "fp16", "int8")]
     stages = tuple(
-        Stage(
-            first_op=edges[s],
-            end_op=edges[s + 1],
-            replicas=tuple((d,) for d in group),
-            in_flight=MICRO_BATCHES,
-            reduce_codec=codecs[rng.integers(3)],
-        )
-        for s, group in enumerate(groups)
+        stage.replace(reduce_codec=codecs[rng.integers(3)])
+        for stage in stages_of(edges, groups, in_flight=MICRO_BATCHES)
     )
     width = max(replicas)
     shares = np.diff(

@@ -17,9 +17,7 @@ from hetplanner.planners.finish import fit_plan
 from hetplanner.planners.interface import Budget
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
 from hetplanner.planners.step_time.species import StepSpecies
-from hetplanner.workload.transformer import TransformerConfig
-from hetplanner.workload.workload import Workload
-from tests.support.plans.factories import TUNINGS, tuned
+from tests.support.plans.factories import TUNINGS, small_gpt, tuned
 from tests.support.plans.random_plans import random_links
 
 BUDGET = "3000 evaluations"
@@ -70,22 +68,13 @@ def problems(draw, objectives=("step-time", "cost", "dtfm"), codecs=DENSE):
     layers = draw(st.integers(2, 6))
     stages = draw(st.integers(1, min(layers, len(cluster.devices))))
     replicas = draw(st.integers(1, len(cluster.devices) // stages))
-    config = TransformerConfig(
+    workload = small_gpt(
         vocab=draw(st.sampled_from([64, 2000])),
-        max_seq_len=32,
         hidden=64,
         layers=layers,
-        heads=2,
         ffn=128,
         tie_embeddings=draw(st.booleans()),
-    )
-    workload = Workload(
-        name="random",
-        transformer=config,
         global_batch=draw(st.integers(replicas, 20)) * 2,
-        micro_batch=2,
-        seq_len=32,
-        dtype="float32",
     )
     workload = tuned(workload, draw(st.sampled_from(TUNINGS)))
     return Problem(
@@ -270,7 +259,6 @@ def six_devices(seed):
         ),
         site_links=random_links(rng, sites),
     )
-    config = TransformerConfig(vocab=2000, max_seq_len=32, hidden=64, layers=4, heads=2, ffn=128)
-    workload = Workload(name="six", transformer=config, global_batch=16, micro_batch=2, seq_len=32, dtype="float32")
+    workload = small_gpt(vocab=2000, hidden=64, ffn=128)
     constraints = Constraints(stages=3, replicas=2, reducers=("sharded-ps",))
     return Problem(cluster=cluster, workload=workload, constraints=constraints)

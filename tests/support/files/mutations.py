@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
@@ -51,6 +52,15 @@ def check_refusal(error: InvalidInput) -> None:
     """Every refusal is one short line."""
     assert str(error).isprintable()
     assert len(str(error)) < 1200
+
+
+def read_or_refused(read: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+    """What is read, or None if it was refused properly; any other exception fails the test."""
+    try:
+        return read(*args, **kwargs)
+    except InvalidInput as error:
+        check_refusal(error)
+        return None
 
 
 def containers(data: Any) -> list[Any]:

@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 
 from hetplanner.calibration.model import load_calibration
 from hetplanner.calibration.table_fit import read_table
+from hetplanner.cluster import measured
 from hetplanner.cluster.formats.cluster_files import cluster_to_data, load_cluster, save_cluster
 from hetplanner.cluster.formats.graph_files import graphml_text, node_link_json
 from hetplanner.cluster.formats.table_export import export_tables
@@ -26,16 +27,6 @@ from hetplanner.cluster.formats.uploads import (
     cluster_from_file,
     cluster_from_uploads,
     files_from_text,
-)
-from hetplanner.cluster.measured import (
-    LINKS_FILE,
-    Measured,
-    MeasuredLink,
-    MeasuredNic,
-    corrected,
-    differences,
-    load_measured,
-    save_measured,
 )
 from hetplanner.data.registry import check_data, open_data
 from hetplanner.data.tokenizing.chat_template import load_template
@@ -487,14 +478,15 @@ def _make_store(folder: Path) -> None:
 
 
 def _make_links(folder: Path) -> None:
-    link = MeasuredLink(from_host="host-0", to_host="host-1", latency_s=0.02, bandwidth_bytes_per_s=6e6)
-    nic = MeasuredNic(host="host-1", in_bytes_per_s=5e6, in_is_shared=True)
-    save_measured(Measured(links=(link,), nics=(nic,), measured_unix_s=1.7e9), folder / LINKS_FILE)
+    link = measured.MeasuredLink(from_host="host-0", to_host="host-1", latency_s=0.02, bandwidth_bytes_per_s=6e6)
+    nic = measured.MeasuredNic(host="host-1", in_bytes_per_s=5e6, in_is_shared=True)
+    found = measured.Measured(links=(link,), nics=(nic,), measured_unix_s=1.7e9)
+    measured.save_measured(found, folder / measured.LINKS_FILE)
 
 
 def _read_links(folder: Path) -> object:
-    cluster, measured = _plan().problem.cluster, load_measured(folder / LINKS_FILE)
-    return corrected(cluster, measured, cluster.device_ids), differences(cluster, measured)
+    cluster, found = _plan().problem.cluster, measured.load_measured(folder / measured.LINKS_FILE)
+    return measured.corrected(cluster, found, cluster.device_ids), measured.differences(cluster, found)
 
 
 def _make_probe(folder: Path) -> None:

@@ -72,7 +72,7 @@ def loaded(path: Path, kind: str) -> Any:
 
 
 def plain_losses(model: torch.nn.Module, workload: Workload, config: TrainConfig) -> list[float]:
-    """A causal language model trained by transformers and torch.optim alone, in one process, on the same samples."""
+    """A model trained by torch.optim alone, in one process, on the same samples; decay for all of two dimensions."""
     batches, trained = open_batches(config, workload), [w for w in model.parameters() if w.requires_grad]
     groups = [
         {"params": [w for w in trained if w.ndim >= 2], "weight_decay": config.weight_decay},
@@ -83,8 +83,9 @@ def plain_losses(model: torch.nn.Module, workload: Workload, config: TrainConfig
         total = 0.0
         for m in range(workload.num_micro_batches):
             inputs, labels, _ = batches.draw(step, m)
-            logits = model(input_ids=inputs).logits
-            loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+            output = model(inputs)
+            logits = output.logits if hasattr(output, "logits") else output
+            loss = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="sum")
             (loss / workload.tokens_per_step).backward()
             total += loss.item()
         for group in optimizer.param_groups:

@@ -69,25 +69,17 @@ def hosted(hosts: dict[str, str]) -> Cluster:
 
 def tiny_workload(*, layers: int = 4, global_batch: int = 32, micro_batch: int = 2) -> Workload:
     """A GPT of hidden size 32 with tied embeddings, in float32."""
-    config = TransformerConfig(vocab=256, max_seq_len=32, hidden=32, layers=layers, heads=2, ffn=64)
-    return Workload(
-        name="test-gpt",
-        transformer=config,
-        global_batch=global_batch,
-        micro_batch=micro_batch,
-        seq_len=32,
-        dtype="float32",
-    )
+    return small_gpt(layers=layers, global_batch=global_batch, micro_batch=micro_batch).replace(name="test-gpt")
 
 
-def small_gpt(*, global_batch: int = 16, optimizer: str = "adamw", **shape: object) -> Workload:
+def small_gpt(*, global_batch: int = 16, micro_batch: int = 2, optimizer: str = "adamw", **shape: object) -> Workload:
     """A GPT of hidden size 32 in float32, of any other shape that is given."""
     usual = {"vocab": 256, "max_seq_len": 32, "hidden": 32, "layers": 4, "heads": 2, "ffn": 64}
     return Workload(
         name="test",
         transformer=TransformerConfig(**(usual | shape)),
         global_batch=global_batch,
-        micro_batch=2,
+        micro_batch=micro_batch,
         seq_len=32,
         dtype="float32",
         optimizer=optimizer,
@@ -159,18 +151,13 @@ def unlike_cluster(rng: np.random.Generator, devices: int) -> Cluster:
 
 def tied_workload(rng: np.random.Generator, micro_batches: int) -> Workload:
     """A GPT of four layers, tied embeddings in half of the draws, shared layers in half."""
-    config = TransformerConfig(
+    workload = small_gpt(
+        global_batch=2 * micro_batches,
         vocab=int(rng.choice([64, 2000])),
-        max_seq_len=32,
         hidden=64,
-        layers=4,
-        heads=2,
         ffn=128,
         tie_embeddings=bool(rng.integers(2)),
         shared_layers=int(rng.choice([1, 1, 2, 4])),
-    )
-    workload = Workload(
-        name="random", transformer=config, global_batch=2 * micro_batches, micro_batch=2, seq_len=32, dtype="float32"
     )
     return tuned(workload, TUNINGS[int(rng.integers(len(TUNINGS)))])
 

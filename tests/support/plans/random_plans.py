@@ -1,5 +1,6 @@
 """Random plans for property tests: shared hosts and NICs, unlike links, ragged routes, codecs, both schedules."""
 
+import itertools
 import random
 from collections.abc import Sequence
 
@@ -25,6 +26,14 @@ def random_links(rng: np.random.Generator, sites: Sequence[str]) -> tuple[SiteLi
         )
         for a in sites
         for b in sites
+    )
+
+
+def stages_of(edges: Sequence[int], groups: Sequence[Sequence[str]], **more: object) -> tuple[Stage, ...]:
+    """A stage from every edge to the next, with a replica on each device of its group."""
+    return tuple(
+        Stage(first_op=first, end_op=end, replicas=tuple((device,) for device in group), **more)
+        for (first, end), group in zip(itertools.pairwise(edges), groups, strict=True)
     )
 
 

@@ -51,6 +51,14 @@ def processes_under(home: Path) -> list[psutil.Process]:
     return found
 
 
+def check_all_ended(home: Path) -> None:
+    """Ends what is alive of this home, and fails if anything was."""
+    left = processes_under(home)
+    for process in left:
+        process.kill()
+    assert left == []
+
+
 def rank_of(run: Run, rank: int) -> psutil.Process:
     """The process of a rank of a real run on this machine."""
     (found,) = [p for p in processes_of_run(run.path, run.status().pid) if p.name() == f"rank {rank}"]

@@ -8,7 +8,7 @@ from hetplanner.runs.agent.client import AgentClient
 from hetplanner.runs.agent.connection import find_agent
 from hetplanner.runs.home import AGENT_FILE
 from tests.support.processes.patience import stretched
-from tests.support.runs.fake_launcher import processes_under
+from tests.support.runs.fake_launcher import check_all_ended, processes_under
 
 GONE_S = 5.0
 """After the agent has ended, its processes have ended within this time."""
@@ -24,10 +24,7 @@ def home(tmp_path, monkeypatch):
     deadline = time.monotonic() + stretched(GONE_S)
     while processes_under(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.02)
-    left = processes_under(tmp_path)
-    for process in left:
-        process.kill()
-    assert left == []
+    check_all_ended(tmp_path)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from hetplanner.data.registry import KINDS, absolute_data, check_data, open_data
 from hetplanner.errors import InvalidInput
 from hetplanner.workload.workload import Workload
 from tests.support.plans.factories import image_workload, tiny_workload
+from tests.support.processes.imported import imported
 
 TEXT = "So long as the river flows, stones grow round. "
 GPT = tiny_workload()  # bytes, sequences of 32
@@ -404,12 +405,8 @@ def test_data_that_does_not_fit_is_refused(tmp_path: Path, make: Any, workload: 
 
 
 def test_checking_imports_no_torch() -> None:
-    import subprocess
-    import sys
-
     code = (
-        "import sys; from hetplanner.data.registry import check_data; from tests.support.plans.factories import *;"
-        "check_data(None, image_workload()); check_data(None, tiny_workload()); print('torch' in sys.modules)"
+        "from hetplanner.data.registry import check_data; from tests.support.plans.factories import *;"
+        "check_data(None, image_workload()); check_data(None, tiny_workload())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert imported(code, "torch") == []

@@ -17,6 +17,7 @@ from hetplanner.elastic.coordinator.decisions import (
     replay_decisions,
 )
 from hetplanner.elastic.coordinator.transaction import Phase
+from hetplanner.elastic.protocol import messages
 from hetplanner.elastic.protocol.coordinator_events import (
     PeerFailed,
     Persist,
@@ -27,34 +28,6 @@ from hetplanner.elastic.protocol.coordinator_events import (
     TrainerFailed,
 )
 from hetplanner.elastic.protocol.identity import Entry, Holding, Member, Stamp, Token, Version
-from hetplanner.elastic.protocol.messages import (
-    AlreadyHeld,
-    Ask,
-    AssignStage,
-    CannotReach,
-    Decide,
-    Decided,
-    Done,
-    FromCheckpoint,
-    FromPeer,
-    FromSeed,
-    Grant,
-    Hello,
-    Leave,
-    NotDone,
-    Ping,
-    Prepare,
-    Prepared,
-    Ready,
-    Reduce,
-    Reduced,
-    Refused,
-    Released,
-    Save,
-    Saved,
-    Send,
-    UnknownPeer,
-)
 from hetplanner.elastic.protocol.settings import ElasticSettings
 from hetplanner.elastic.simulation.simulation import SimulatedMove
 
@@ -74,7 +47,7 @@ class Harness:
         self.write()
 
     def _note(self, actions):
-        self.sent += [action for action in actions if isinstance(action, Send)]
+        self.sent += [action for action in actions if isinstance(action, messages.Send)]
         self.unwritten += [action.decision for action in actions if isinstance(action, Persist)]
 
     def handle(self, event):
@@ -100,19 +73,19 @@ class Harness:
         return found[-1] if found else None
 
     def hello(self, name, holding=None, process=1, fingerprint="v1", speed=1.0):
-        self.tell(f"{name}:1", Hello(name, process, fingerprint, speed, holding))
-        return self.last(AssignStage, f"{name}:1")
+        self.tell(f"{name}:1", messages.Hello(name, process, fingerprint, speed, holding))
+        return self.last(messages.AssignStage, f"{name}:1")
 
     def join(self, name, holding=None, speed=1.0):
         """A peer that serves, as the member it became."""
         order = self.hello(name, holding, speed=speed)
-        self.tell(f"{name}:1", Ready(order.member, order.version))
+        self.tell(f"{name}:1", messages.Ready(order.member, order.version))
         return order.member
 
     def cover(self, trainer="t", tokens=None):
         """A trainer takes all that is to be had and reports every stage's first peer."""
-        self.tell(f"{trainer}:1", Ask(trainer, 8, frozenset(), None))
-        grants = {s.message.lease: s.message for s in self.sent if isinstance(s.message, Grant)}
+        self.tell(f"{trainer}:1", messages.Ask(trainer, 8, frozenset(), None))
+        grants = {s.message.lease: s.message for s in self.sent if isinstance(s.message, messages.Grant)}
         for lease, grant in grants.items():
             if not self.machine.journal.is_leased(lease):
                 continue
@@ -121,7 +94,7 @@ class Harness:
                 for stage, replicas in enumerate(self.machine.membership.view.stages)
                 if grant.mask >> stage & 1
             )
-            self.tell(f"{trainer}:1", Done(trainer, lease, manifest))
+            self.tell(f"{trainer}:1", messages.Done(trainer, lease, manifest))
 
     def answer(self, kind, count=None):
         """Every participant answers the phase it is in."""
@@ -129,16 +102,25 @@ class Harness:
         attempt = transaction.attempt
         for member in sorted(transaction.takes_part):
             version = transaction.version
-            if kind is Prepared:
-                self.tell("x", Prepared(member, attempt, version, ()))
-            elif kind is Reduced:
-                self.tell("x", Reduced(member, attempt, SETTINGS.micro_batches if count is None else count))
+            if kind is messages.Prepared:
+                self.tell("x", messages.Prepared(member, attempt, version, ()))
+            elif kind is messages.Reduced:
+                self.tell("x", messages.Reduced(member, attempt, SETTINGS.micro_batches if count is None else count))
             else:
-                self.tell("x", Decided(member, attempt, version))
+                self.tell("x", messages.Decided(member, attempt, version))
+
+    def reduce(self):
+        """A step up to its commit, which is not on the disk yet; the attempt."""
+        self.cover()
+        self.answer(messages.Prepared)
+        attempt = self.machine.transaction.attempt
+        for member in sorted(self.machine.transaction.takes_part):
+            self.handle(Received("x", messages.Reduced(member, attempt, 2)))
+        return attempt
 
     def step(self):
         self.cover()
-        for kind in (Prepared, Reduced, Decided):
+        for kind in (messages.Prepared, messages.Reduced, messages.Decided):
             self.answer(kind)
 
 
@@ -154,25 +136,25 @@ def swarm():
 def test_nothing_is_answered_before_the_log_is_claimed():
     machine = Coordinator(SETTINGS, (), "v1", 0.0)
     assert machine.start() == [Persist(Booted(1))]
-    assert machine.handle(Received("a:1", Hello("a", 1, "v1", 1.0, None)), 0.0) == []
+    assert machine.handle(Received("a:1", messages.Hello("a", 1, "v1", 1.0, None)), 0.0) == []
     machine.handle(Persisted(Booted(1)), 0.0)
-    assert machine.handle(Received("a:1", Hello("a", 1, "v1", 1.0, None)), 0.0)
+    assert machine.handle(Received("a:1", messages.Hello("a", 1, "v1", 1.0, None)), 0.0)
 
 
 def test_another_fingerprint_is_refused_with_both_values():
     harness = Harness()
     assert harness.hello("a", fingerprint="v2") is None
-    assert "v2" in harness.last(Refused).reason
-    assert "v1" in harness.last(Refused).reason
+    assert "v2" in harness.last(messages.Refused).reason
+    assert "v1" in harness.last(messages.Refused).reason
 
 
 def test_a_live_id_is_refused_to_a_second_process_and_given_when_the_first_is_dead(swarm):
-    swarm.tell("elsewhere:1", Hello("a", 2, "v1", 1.0, None))
-    assert "a:1" in swarm.last(Refused, "elsewhere:1").reason
+    swarm.tell("elsewhere:1", messages.Hello("a", 2, "v1", 1.0, None))
+    assert "a:1" in swarm.last(messages.Refused, "elsewhere:1").reason
     assert swarm.machine.membership.get("a").process == 1
     swarm.machine._lose(swarm.machine.membership.get("a"), "silent", swarm.now_s)
-    swarm.tell("elsewhere:1", Hello("a", 2, "v1", 1.0, None))
-    assert swarm.last(AssignStage, "elsewhere:1").member.peer == "a"
+    swarm.tell("elsewhere:1", messages.Hello("a", 2, "v1", 1.0, None))
+    assert swarm.last(messages.AssignStage, "elsewhere:1").member.peer == "a"
 
 
 def test_a_repeated_hello_gets_the_same_order():
@@ -181,8 +163,8 @@ def test_a_repeated_hello_gets_the_same_order():
 
 
 def test_an_unknown_incarnation_is_asked_who_it_is(swarm):
-    swarm.tell("a:1", Ping(Member("a", Stamp(1, 10_000)), None))
-    assert swarm.last(UnknownPeer, "a:1") is not None
+    swarm.tell("a:1", messages.Ping(Member("a", Stamp(1, 10_000)), None))
+    assert swarm.last(messages.UnknownPeer, "a:1") is not None
 
 
 def test_joiners_go_to_the_neediest_stage():
@@ -199,7 +181,7 @@ def test_speed_measured_while_serving_replaces_what_was_said_before_joining():
     harness = Harness()
     members = [harness.join(name, speed=speed) for name, speed in (("a", 9.0), ("b", 2.0))]
     for member, speed in zip(members, (1.0, None), strict=True):
-        harness.tell(f"{member.peer}:1", Ping(member, None, 0, speed))
+        harness.tell(f"{member.peer}:1", messages.Ping(member, None, 0, speed))
     assert [harness.machine.membership.get(name).speed for name in "ab"] == [1.0, 2.0]
     assert harness.hello("c").stage == 0  # that of a, which turned out to be the slower one
 
@@ -209,12 +191,12 @@ def test_mates_that_cannot_reach_one_another_are_parted_and_others_are_only_told
     (a, c), b = (replica.member for replica in first), second[0].member
 
     def say(by, of):
-        swarm.tell(f"{by.peer}:1", CannotReach(by, of))
+        swarm.tell(f"{by.peer}:1", messages.CannotReach(by, of))
 
     def live(*members):
         swarm.tick(0.4)
         for member in members:
-            swarm.tell(f"{member.peer}:1", Ping(member, None))
+            swarm.tell(f"{member.peer}:1", messages.Ping(member, None))
 
     say(a, b)
     say(a, c)
@@ -225,7 +207,7 @@ def test_mates_that_cannot_reach_one_another_are_parted_and_others_are_only_told
     swarm.tick()
     assert swarm.machine.cut_links.take_news() == [(a, b)]  # of c nothing has been heard: it may be dead
     assert swarm.machine.membership.find(c) is not None
-    swarm.tell("c:1", Ping(c, None))
+    swarm.tell("c:1", messages.Ping(c, None))
     swarm.tick()
     assert swarm.machine.cut_links.take_news() == []  # it was perhaps stopped, and has had no time to be reached
     live(a, b, c)
@@ -249,36 +231,36 @@ def test_who_most_of_its_stage_cannot_reach_goes_and_a_mended_link_is_forgotten(
     for _ in range(5):
         harness.tick(0.4)
         for member in (a, b, c):
-            harness.tell(f"{member.peer}:1", Ping(member, None))
-        harness.tell("b:1", CannotReach(b, a))
-        harness.tell("a:1", CannotReach(a, c))
+            harness.tell(f"{member.peer}:1", messages.Ping(member, None))
+        harness.tell("b:1", messages.CannotReach(b, a))
+        harness.tell("a:1", messages.CannotReach(a, c))
     harness.tick()
     assert [replica.member for replica in harness.machine.membership.view.stages[0]] == [b, c]
-    harness.tell("b:1", CannotReach(b, c))
+    harness.tell("b:1", messages.CannotReach(b, c))
     harness.tick(4.0)
-    harness.tell("b:1", CannotReach(b, c))
+    harness.tell("b:1", messages.CannotReach(b, c))
     harness.tick()
     assert len(harness.machine.membership.view.stages[0]) == 2
 
 
 def test_initial_weights_only_before_the_first_step():
-    assert Harness().hello("a").source == FromSeed()
+    assert Harness().hello("a").source == messages.FromSeed()
     harness = Harness(ONE_STEP)
     assert harness.hello("a") is None
     harness.tick(1.0)
-    assert harness.last(AssignStage) is None
+    assert harness.last(messages.AssignStage) is None
     holder = harness.join("b", Holding(0, Version(0, 1), None))
     assert harness.machine.membership.find(holder).stage == 0
-    assert isinstance(harness.last(AssignStage, "a:1").source, FromPeer)
+    assert isinstance(harness.last(messages.AssignStage, "a:1").source, messages.FromPeer)
 
 
 def test_a_joiner_of_a_lost_stage_takes_the_checkpoint_of_the_current_version():
     harness = Harness((*ONE_STEP, CheckpointSaved(1, 0, Version(0, 1))))
-    assert harness.hello("a").source == FromCheckpoint(Version(0, 1))
+    assert harness.hello("a").source == messages.FromCheckpoint(Version(0, 1))
 
 
 def test_who_holds_the_current_version_keeps_it():
-    assert Harness(ONE_STEP).hello("a", Holding(1, Version(0, 1), None)).source == AlreadyHeld()
+    assert Harness(ONE_STEP).hello("a", Holding(1, Version(0, 1), None)).source == messages.AlreadyHeld()
     stale = Harness(ONE_STEP)
     assert stale.hello("a", Holding(1, Version(0, 0), None)) is None
     assert stale.hello("b", Holding(1, Version(5, 1), None)) is None
@@ -287,10 +269,10 @@ def test_who_holds_the_current_version_keeps_it():
 def test_who_only_missed_the_decision_is_told_it():
     harness = Harness(ONE_STEP)
     assert harness.hello("a", Holding(1, Version(0, 0), LAST)) is None
-    assert harness.last(Decide, "a:1") == Decide(LAST, True, Version(0, 1))
+    assert harness.last(messages.Decide, "a:1") == messages.Decide(LAST, True, Version(0, 1))
     other = Harness(ONE_STEP)
     other.hello("a", Holding(1, Version(0, 0), Stamp(1, 78)))
-    assert other.last(Decide) is None
+    assert other.last(messages.Decide) is None
 
 
 def test_a_lost_stage_sets_all_back_to_the_newest_common_checkpoint():
@@ -304,8 +286,9 @@ def test_a_lost_stage_sets_all_back_to_the_newest_common_checkpoint():
     harness.tick(0.2)
     assert harness.disk[-1] == SetBack(2, Version(1, 1))
     for name, stage in (("a", 0), ("b", 1)):
-        order = harness.last(AssignStage, f"{name}:1")
-        assert (order.stage, order.version, order.source) == (stage, Version(1, 1), FromCheckpoint(Version(0, 1)))
+        order = harness.last(messages.AssignStage, f"{name}:1")
+        assert (order.stage, order.version) == (stage, Version(1, 1))
+        assert order.source == messages.FromCheckpoint(Version(0, 1))
 
 
 def test_without_a_checkpoint_a_lost_stage_sets_all_back_to_initial_weights_where_a_run_may_begin_anew():
@@ -317,8 +300,8 @@ def test_without_a_checkpoint_a_lost_stage_sets_all_back_to_initial_weights_wher
         harness.tick(SETTINGS.restore_s + 0.1)
         assert harness.disk[-1] == (SetBack(2, Version(1, 0)) if may else Booted(2))
     for name, stage in (("a", 0), ("b", 1)):
-        order = harness.last(AssignStage, f"{name}:1")
-        assert (order.stage, order.version, order.source) == (stage, Version(1, 0), FromSeed())
+        order = harness.last(messages.AssignStage, f"{name}:1")
+        assert (order.stage, order.version, order.source) == (stage, Version(1, 0), messages.FromSeed())
 
 
 def test_a_checkpoint_that_no_peer_of_its_stage_can_read_is_lost_and_the_one_before_is_taken():
@@ -326,17 +309,18 @@ def test_a_checkpoint_that_no_peer_of_its_stage_can_read_is_lost_and_the_one_bef
     harness = Harness((*ONE_STEP, *saved[:2], Committed(1, Stamp(1, 78), Version(0, 2)), *saved[2:]))
     harness.join("a", Holding(0, Version(0, 2), None))
     orders = [harness.hello(name) for name in "bc"]
-    assert [order.source for order in orders if order.stage == 1] == [FromCheckpoint(Version(0, 2))]
+    assert [order.source for order in orders if order.stage == 1] == [messages.FromCheckpoint(Version(0, 2))]
     mates = [harness.hello(name) for name in "de"]
-    tried = [order for order in (*orders, *mates) if order.source == FromCheckpoint(Version(0, 2))]
+    tried = [order for order in (*orders, *mates) if order.source == messages.FromCheckpoint(Version(0, 2))]
     assert len(tried) >= 2
     for count, order in enumerate(tried, start=1):
-        harness.tell(f"{order.member.peer}:1", Ready(order.member, None))
+        harness.tell(f"{order.member.peer}:1", messages.Ready(order.member, None))
         assert (CheckpointLost(2, 1, Version(0, 2)) in harness.disk) == (count == len(tried))
     harness.tick(1.0)
     harness.tick(SETTINGS.restore_s + 0.1)
     assert harness.disk[-1] == SetBack(2, Version(1, 1))
-    assert harness.last(AssignStage, f"{tried[0].member.peer}:1").source == FromCheckpoint(Version(0, 1))
+    order = harness.last(messages.AssignStage, f"{tried[0].member.peer}:1")
+    assert order.source == messages.FromCheckpoint(Version(0, 1))
     assert replay_decisions(harness.disk).newest_checkpoint(2) == 1
 
 
@@ -344,11 +328,13 @@ def test_before_it_ends_a_coordinator_asks_each_stage_for_a_checkpoint_and_not_i
     assert swarm.machine.save() == []
     swarm.step()
     firsts = [replicas[0] for replicas in swarm.machine.membership.view.stages]
-    assert swarm.machine.save() == [Send(replica.address, Save(replica.member, Version(0, 1))) for replica in firsts]
-    swarm.tell(firsts[0].address, Saved(firsts[0].member, 0, Version(0, 1)))
+    assert swarm.machine.save() == [
+        messages.Send(replica.address, messages.Save(replica.member, Version(0, 1))) for replica in firsts
+    ]
+    swarm.tell(firsts[0].address, messages.Saved(firsts[0].member, 0, Version(0, 1)))
     assert not swarm.machine.is_saved
     assert [send.address for send in swarm.machine.save()] == [firsts[1].address]
-    swarm.tell(firsts[1].address, Saved(firsts[1].member, 1, Version(0, 1)))
+    swarm.tell(firsts[1].address, messages.Saved(firsts[1].member, 1, Version(0, 1)))
     assert swarm.machine.is_saved
     assert swarm.machine.save() == []
     inside = Harness(ONE_STEP, replace(SETTINGS, round_steps=2))
@@ -377,7 +363,7 @@ def test_a_resumed_swarm_begins_with_the_steps_and_checkpoints_of_another():
     began = [Resumed(0, Version(0, 7), "/runs/a"), *(CheckpointSaved(0, stage, Version(0, 7)) for stage in (0, 1))]
     harness = Harness(began, places={"a": 1})
     order = harness.hello("a")
-    assert (order.stage, order.version, order.source) == (1, Version(0, 7), FromCheckpoint(Version(0, 7)))
+    assert (order.stage, order.version, order.source) == (1, Version(0, 7), messages.FromCheckpoint(Version(0, 7)))
     assert harness.machine.ledger.resumed == (7, "/runs/a")
 
 
@@ -388,18 +374,18 @@ def test_a_checkpoint_is_not_lost_while_a_peer_is_on_its_way_that_may_have_it():
         harness = Harness(began, places={"a": 1, "b": 0, "d": 0}, may_begin_anew=True)
         harness.join("a")
         order = harness.hello("b")
-        harness.tell("b:1", Ready(order.member, None))  # its host has no checkpoint of the stage
+        harness.tell("b:1", messages.Ready(order.member, None))  # its host has no checkpoint of the stage
         assert lost not in harness.disk
         if comes:
-            assert harness.hello("d").source == FromCheckpoint(Version(0, 7))
+            assert harness.hello("d").source == messages.FromCheckpoint(Version(0, 7))
             continue
         harness.tick(1.0)
         harness.tick(SETTINGS.restore_s + 0.1)
         assert harness.disk[-1] == SetBack(1, Version(1, 7)), (
             "once more from the same, then without the one that stays away"
         )
-        order = harness.last(AssignStage, "b:1")
-        harness.tell("b:1", Ready(order.member, None))
+        order = harness.last(messages.AssignStage, "b:1")
+        harness.tell("b:1", messages.Ready(order.member, None))
         assert lost in harness.disk
 
 
@@ -414,45 +400,41 @@ def test_a_run_is_finished_when_the_model_of_its_last_step_is_saved():
 def test_a_step_commits_only_when_written_down(swarm):
     swarm.cover()
     assert swarm.machine.transaction.phase is Phase.PREPARE
-    swarm.answer(Prepared)
-    assert {len(s.message.group) for s in swarm.sent if isinstance(s.message, Reduce)} == {2}
+    swarm.answer(messages.Prepared)
+    assert {len(s.message.group) for s in swarm.sent if isinstance(s.message, messages.Reduce)} == {2}
     attempt = swarm.machine.transaction.attempt
     members = sorted(swarm.machine.transaction.takes_part)
     for member in members[:-1]:
-        swarm.tell("x", Reduced(member, attempt, 2))
-    swarm.handle(Received("x", Reduced(members[-1], attempt, 2)))
+        swarm.tell("x", messages.Reduced(member, attempt, 2))
+    swarm.handle(Received("x", messages.Reduced(members[-1], attempt, 2)))
     assert swarm.unwritten == [Committed(1, attempt, Version(0, 1))]
-    assert swarm.last(Decide) is None
+    assert swarm.last(messages.Decide) is None
     swarm.write()
-    assert swarm.last(Decide) == Decide(attempt, True, Version(0, 1))
-    swarm.answer(Decided)
+    assert swarm.last(messages.Decide) == messages.Decide(attempt, True, Version(0, 1))
+    swarm.answer(messages.Decided)
     assert swarm.machine.transaction.phase is Phase.RUN
     assert swarm.machine.version == Version(0, 1)
 
 
 def test_the_norm_of_all_stages_is_decided_with_the_step_and_outlives_the_coordinator(swarm):
     swarm.cover()
-    swarm.answer(Prepared)
+    swarm.answer(messages.Prepared)
     transaction, stages = swarm.machine.transaction, swarm.machine.membership.view.stages
     attempt = transaction.attempt
     for stage, replicas in enumerate(stages):
         for replica in replicas:
-            swarm.handle(Received("x", Reduced(replica.member, attempt, 2, None, (9.0, 16.0)[stage])))
+            swarm.handle(Received("x", messages.Reduced(replica.member, attempt, 2, None, (9.0, 16.0)[stage])))
     assert swarm.unwritten == [Committed(1, attempt, Version(0, 1), None, 5.0)]
     again = Harness((Booted(1), *swarm.unwritten))
     swarm.write()
-    assert swarm.last(Decide) == Decide(attempt, True, Version(0, 1), 5.0)
+    assert swarm.last(messages.Decide) == messages.Decide(attempt, True, Version(0, 1), 5.0)
     again.hello("a", Holding(0, Version(0, 0), attempt))
-    assert again.last(Decide, "a:1") == Decide(attempt, True, Version(0, 1), 5.0)
+    assert again.last(messages.Decide, "a:1") == messages.Decide(attempt, True, Version(0, 1), 5.0)
     assert replay_decisions([Booted(1), Committed(1, attempt, Version(0, 1))]).last_norm is None  # an older log
 
 
 def test_a_full_disk_stops_the_commit_and_not_the_memory_of_it(swarm):
-    swarm.cover()
-    swarm.answer(Prepared)
-    attempt = swarm.machine.transaction.attempt
-    for member in sorted(swarm.machine.transaction.takes_part):
-        swarm.handle(Received("x", Reduced(member, attempt, 2)))
+    swarm.reduce()
     decision = swarm.unwritten.pop()
     for _ in range(3):
         swarm.handle(PersistFailed(decision))
@@ -473,8 +455,8 @@ def test_the_parts_of_a_step_are_told_with_the_work_that_each_peer_says(swarm):
     (first, idle), (last, idle_too) = replicas
     attempt, version = swarm.machine.transaction.attempt, swarm.machine.transaction.version
     for member in (a, b, c, d):
-        swarm.tell("x", Prepared(member, attempt, version, (), 0.25 if member in (first, last) else 0.0))
-    for kind in (Reduced, Decided):
+        swarm.tell("x", messages.Prepared(member, attempt, version, (), 0.25 if member in (first, last) else 0.0))
+    for kind in (messages.Reduced, messages.Decided):
         swarm.answer(kind)
     work, most = swarm.machine.work, SETTINGS.micro_batches
     assert swarm.machine.version == Version(0, 1)
@@ -491,10 +473,10 @@ def test_a_micro_batch_that_was_done_again_in_part_went_no_way_that_counts(swarm
     swarm.cover()
     first = swarm.machine.membership.view.stages[0][0].member
     tokens = swarm.machine.journal.tokens_by_member()[first]
-    swarm.tell("x", Prepared(first, swarm.machine.transaction.attempt, Version(0, 0), tokens[:1]))
+    swarm.tell("x", messages.Prepared(first, swarm.machine.transaction.attempt, Version(0, 0), tokens[:1]))
     swarm.cover()
     swarm.tick()
-    for kind in (Prepared, Reduced, Decided):
+    for kind in (messages.Prepared, messages.Reduced, messages.Decided):
         swarm.answer(kind)
     work, most = swarm.machine.work, SETTINGS.micro_batches
     assert swarm.machine.version == Version(0, 1)
@@ -504,7 +486,7 @@ def test_a_micro_batch_that_was_done_again_in_part_went_no_way_that_counts(swarm
 
 def test_who_left_and_who_was_lost_are_told_apart_at_the_event_they_go_at(swarm):
     leaver, lost = (swarm.machine.membership.view.stages[stage][1].member for stage in (0, 1))
-    swarm.tell("x", Leave(leaver))
+    swarm.tell("x", messages.Leave(leaver))
     assert swarm.machine.departed == {}
     swarm.step()
     assert swarm.machine.departed == {leaver.peer: ""}
@@ -516,10 +498,10 @@ def test_who_left_and_who_was_lost_are_told_apart_at_the_event_they_go_at(swarm)
 
 def test_a_wrong_count_aborts_and_keeps_what_is_journaled(swarm):
     swarm.cover()
-    swarm.answer(Prepared)
-    swarm.answer(Reduced, count=1)
-    assert swarm.last(Decide).commit is False
-    swarm.answer(Decided)
+    swarm.answer(messages.Prepared)
+    swarm.answer(messages.Reduced, count=1)
+    assert swarm.last(messages.Decide).commit is False
+    swarm.answer(messages.Decided)
     assert swarm.machine.transaction.phase is Phase.RUN
     assert swarm.machine.journal.is_complete
     swarm.tick()
@@ -530,48 +512,44 @@ def test_a_missing_token_is_done_again_with_its_stage_only(swarm):
     swarm.cover()
     member, tokens = next(iter(swarm.machine.journal.tokens_by_member().items()))
     attempt = swarm.machine.transaction.attempt
-    swarm.tell("x", Prepared(member, attempt, Version(0, 0), tokens[:1]))
+    swarm.tell("x", messages.Prepared(member, attempt, Version(0, 0), tokens[:1]))
     assert swarm.machine.transaction.phase is Phase.RUN
-    grant = swarm.last(Grant)
+    grant = swarm.last(messages.Grant)
     assert (grant.micro_batch, grant.mask) == (tokens[0].micro_batch, 1 << tokens[0].stage)
 
 
 def test_a_death_in_the_middle_of_an_all_reduce_aborts_and_one_after_the_decision_does_not(swarm):
     swarm.cover()
-    swarm.answer(Prepared)
+    swarm.answer(messages.Prepared)
     swarm.machine._lose(swarm.machine.membership.get("c"), "silent", swarm.now_s)
     assert swarm.machine.transaction.phase is Phase.ABORT
-    swarm.answer(Decided)
+    swarm.answer(messages.Decided)
     swarm.tick()
     swarm.cover()
-    swarm.answer(Prepared)
-    swarm.answer(Reduced)
+    swarm.answer(messages.Prepared)
+    swarm.answer(messages.Reduced)
     swarm.machine._lose(swarm.machine.membership.get("d"), "silent", swarm.now_s)
     assert swarm.machine.transaction.phase is Phase.COMMIT
-    swarm.answer(Decided)
+    swarm.answer(messages.Decided)
     assert swarm.machine.version == Version(0, 1)
 
 
 def test_a_commit_that_everybody_died_for_is_one_and_the_coordinator_goes_on(swarm):
-    swarm.cover()
-    swarm.answer(Prepared)
-    attempt = swarm.machine.transaction.attempt
-    for member in sorted(swarm.machine.transaction.takes_part):
-        swarm.handle(Received("x", Reduced(member, attempt, 2)))
+    attempt = swarm.reduce()
     for record in swarm.machine.membership.everyone():
         swarm.machine._lose(record, "silent", swarm.now_s)
     swarm.write()
     assert swarm.machine.version == Version(0, 1)
     assert swarm.machine.transaction.phase is Phase.RUN
     swarm.hello("a", Holding(0, Version(0, 0), attempt))  # It holds the sum, and only has to be told.
-    assert swarm.last(Decide, "a:1") == Decide(attempt, True, Version(0, 1))
+    assert swarm.last(messages.Decide, "a:1") == messages.Decide(attempt, True, Version(0, 1))
 
 
 def test_who_does_not_answer_prepare_is_dead_and_an_all_reduce_that_hangs_is_aborted(swarm):
     swarm.cover()
     swarm.tick(SETTINGS.resend_s + 0.1)
-    assert len([s for s in swarm.sent if isinstance(s.message, Prepare)]) == 8
-    swarm.answer(Prepared)
+    assert len([s for s in swarm.sent if isinstance(s.message, messages.Prepare)]) == 8
+    swarm.answer(messages.Prepared)
     swarm.tick(SETTINGS.reduce_s + 0.1)
     assert swarm.machine.transaction.phase is Phase.ABORT
     assert len(swarm.machine.membership.everyone()) == 4
@@ -583,18 +561,18 @@ def test_who_does_not_answer_prepare_is_dead_and_an_all_reduce_that_hangs_is_abo
 
 def test_a_leaver_stays_until_the_boundary_and_the_last_of_a_stage_until_it_is_replaced(swarm):
     a, c = swarm.machine.membership.get("a").member, swarm.machine.membership.get("c").member
-    swarm.tell("a:1", Leave(a))
-    swarm.tell("c:1", Leave(c))
-    assert swarm.last(Released) is None
+    swarm.tell("a:1", messages.Leave(a))
+    swarm.tell("c:1", messages.Leave(c))
+    assert swarm.last(messages.Released) is None
     swarm.step()
-    assert [s.message.member for s in swarm.sent if isinstance(s.message, Released)] == [a]
+    assert [s.message.member for s in swarm.sent if isinstance(s.message, messages.Released)] == [a]
     swarm.step()
     assert swarm.machine.membership.find(c) is not None
     order = swarm.hello("e")
     assert order.stage == 0
-    swarm.tell("e:1", Ready(order.member, swarm.machine.version))
+    swarm.tell("e:1", messages.Ready(order.member, swarm.machine.version))
     swarm.step()
-    assert [s.message.member for s in swarm.sent if isinstance(s.message, Released)] == [a, c]
+    assert [s.message.member for s in swarm.sent if isinstance(s.message, messages.Released)] == [a, c]
 
 
 def test_a_move_happens_at_the_boundary_and_never_takes_the_last_peer():
@@ -612,9 +590,9 @@ def test_a_move_happens_at_the_boundary_and_never_takes_the_last_peer():
         harness.join(name)
     assert asked == []
     harness.step()
-    order = harness.last(AssignStage, "a:1")
+    order = harness.last(messages.AssignStage, "a:1")
     assert (order.stage, order.version) == (1, Version(0, 1))
-    harness.tell("a:1", Ready(order.member, order.version))
+    harness.tell("a:1", messages.Ready(order.member, order.version))
     for _ in range(3):
         harness.step()
     assert asked[0] == {"a": 0, "b": 1, "c": 0, "d": 1}
@@ -625,17 +603,17 @@ def test_a_late_joiner_holds_the_step_and_one_that_never_keeps_up_is_refused(swa
     order = swarm.hello("e")
     swarm.step()
     for fetches in range(2, 7):
-        swarm.tell("e:1", Ready(order.member, Version(0, 0)))
-        order = swarm.last(AssignStage, "e:1")
-        assert isinstance(order.source, FromPeer)
+        swarm.tell("e:1", messages.Ready(order.member, Version(0, 0)))
+        order = swarm.last(messages.AssignStage, "e:1")
+        assert isinstance(order.source, messages.FromPeer)
         swarm.cover()
         assert swarm.machine.transaction.phase is Phase.RUN  # Complete, and held open.
         swarm.tick(SETTINGS.join_hold_s * 2 ** (fetches - 2) + 0.1)
         assert swarm.machine.transaction.phase is Phase.PREPARE
-        for kind in (Prepared, Reduced, Decided):
+        for kind in (messages.Prepared, messages.Reduced, messages.Decided):
             swarm.answer(kind)
-    swarm.tell("e:1", Ready(order.member, Version(0, 0)))
-    assert "join_hold_s" in swarm.last(Refused, "e:1").reason
+    swarm.tell("e:1", messages.Ready(order.member, Version(0, 0)))
+    assert "join_hold_s" in swarm.last(messages.Refused, "e:1").reason
     assert swarm.machine.membership.get("e") is None
 
 
@@ -645,36 +623,37 @@ def test_a_lost_source_sends_its_joiners_elsewhere(swarm):
     source = order.source.replica.member
     swarm.machine._lose(swarm.machine.membership.find(source), "silent", swarm.now_s)
     swarm.tick()
-    again = swarm.last(AssignStage, "e:1")
+    again = swarm.last(messages.AssignStage, "e:1")
     assert again.member.incarnation > order.member.incarnation
     assert again.source.replica.member != source
 
 
 def test_a_dead_trainer_loses_its_leases_and_a_late_manifest_changes_nothing(swarm):
-    swarm.tell("t:1", Ask("t", 2, frozenset(), None))
-    grant = swarm.last(Grant, "t:1")
+    swarm.tell("t:1", messages.Ask("t", 2, frozenset(), None))
+    grant = swarm.last(messages.Grant, "t:1")
     assert swarm.machine.in_flight_bound == 2
     swarm.handle(TrainerFailed("t"))
-    swarm.tell("u:1", Ask("u", 2, frozenset(), None))
-    assert {s.message.micro_batch for s in swarm.sent if isinstance(s.message, Grant) and s.address == "u:1"} == {0, 1}
+    swarm.tell("u:1", messages.Ask("u", 2, frozenset(), None))
+    granted = [s.message for s in swarm.sent if isinstance(s.message, messages.Grant) and s.address == "u:1"]
+    assert {g.micro_batch for g in granted} == {0, 1}
     entry = Entry(swarm.machine.membership.get("a").member, Token(grant.micro_batch, 0, 5))
-    swarm.tell("t:1", Done("t", grant.lease, (entry,)))
+    swarm.tell("t:1", messages.Done("t", grant.lease, (entry,)))
     assert swarm.machine.journal.mask_of(grant.micro_batch) == 0b11
 
 
 def test_who_gave_up_rests_until_it_asks_again_and_a_lost_grant_is_repeated(swarm):
-    swarm.tell("t:1", Ask("t", 1, frozenset(), None))
-    grant = swarm.last(Grant)
-    swarm.tell("t:1", NotDone("t", grant.lease))
-    assert swarm.last(Grant) == grant
-    swarm.tell("t:1", Ask("t", 1, frozenset(), None))
-    second = swarm.last(Grant)
+    swarm.tell("t:1", messages.Ask("t", 1, frozenset(), None))
+    grant = swarm.last(messages.Grant)
+    swarm.tell("t:1", messages.NotDone("t", grant.lease))
+    assert swarm.last(messages.Grant) == grant
+    swarm.tell("t:1", messages.Ask("t", 1, frozenset(), None))
+    second = swarm.last(messages.Grant)
     assert second.lease != grant.lease
     swarm.sent.clear()
-    swarm.tell("t:1", Ask("t", 1, frozenset({second.lease}), None))
-    assert swarm.last(Grant) is None
-    swarm.tell("t:1", Ask("t", 1, frozenset(), None))
-    assert swarm.last(Grant) == second
+    swarm.tell("t:1", messages.Ask("t", 1, frozenset({second.lease}), None))
+    assert swarm.last(messages.Grant) is None
+    swarm.tell("t:1", messages.Ask("t", 1, frozenset(), None))
+    assert swarm.last(messages.Grant) == second
 
 
 def test_peers_of_the_plan_go_where_it_says_until_a_step_is_committed():
@@ -692,14 +671,14 @@ def test_after_the_last_step_nothing_is_granted():
     harness = Harness(ONE_STEP, steps=1)
     for name, stage in (("a", 0), ("b", 1)):
         harness.join(name, Holding(stage, Version(0, 1), None))
-    harness.tell("t:1", Ask("t", 2, frozenset(), None))
+    harness.tell("t:1", messages.Ask("t", 2, frozenset(), None))
     assert harness.machine.is_done
-    assert harness.last(Grant) is None
+    assert harness.last(messages.Grant) is None
     going_on = Harness(ONE_STEP)
     for name, stage in (("a", 0), ("b", 1)):
         going_on.join(name, Holding(stage, Version(0, 1), None))
-    going_on.tell("t:1", Ask("t", 2, frozenset(), None))
-    assert going_on.last(Grant) is not None
+    going_on.tell("t:1", messages.Ask("t", 2, frozenset(), None))
+    assert going_on.last(messages.Grant) is not None
     going_on.machine.finish()
     assert going_on.machine.is_done
 
@@ -707,11 +686,11 @@ def test_after_the_last_step_nothing_is_granted():
 def _reduce_locally(harness, counts, samples):
     """Everybody answers with its own count; `samples` of a stage's members."""
     transaction, stages = harness.machine.transaction, harness.machine.membership.view.stages
-    harness.answer(Prepared)
+    harness.answer(messages.Prepared)
     for stage, replicas in enumerate(stages):
         for replica, count, total in zip(replicas, counts, samples[stage], strict=True):
             loss_sum = 1.5 if stage == 1 else None
-            harness.tell("x", Reduced(replica.member, transaction.attempt, count, loss_sum, None, total))
+            harness.tell("x", messages.Reduced(replica.member, transaction.attempt, count, loss_sum, None, total))
 
 
 def test_with_local_steps_members_count_together_and_average_the_same_at_the_end_of_a_round():
@@ -721,27 +700,27 @@ def test_with_local_steps_members_count_together_and_average_the_same_at_the_end
     inside = ((None, None),) * 2
     harness.cover()
     _reduce_locally(harness, (2, 1), inside)  # three of two
-    assert harness.last(Decide).commit is False
-    harness.answer(Decided)
+    assert harness.last(messages.Decide).commit is False
+    harness.answer(messages.Decided)
     harness.tick()
     harness.cover()
     _reduce_locally(harness, (2, 0), inside)
     assert harness.disk[-1] == Committed(1, harness.machine.transaction.attempt, Version(0, 1), 3.0)
-    harness.answer(Decided)
-    harness.tell("b:1", Leave(harness.machine.membership.get("b").member))
+    harness.answer(messages.Decided)
+    harness.tell("b:1", messages.Leave(harness.machine.membership.get("b").member))
     for wrong in (inside, ((4, 4), (4, 3)), ((4, 4), (1, 1)), ((5, 5), (4, 4))):
         harness.cover()
         _reduce_locally(harness, (1, 1), wrong)
-        assert harness.last(Decide).commit is False, wrong
-        harness.answer(Decided)
+        assert harness.last(messages.Decide).commit is False, wrong
+        harness.answer(messages.Decided)
         harness.tick()
     harness.cover()
     _reduce_locally(harness, (1, 1), ((4, 4), (3, 3)))
     assert harness.machine.version == Version(0, 2)
     assert harness.machine.transaction.lost_samples == [0, 1]
-    assert harness.last(Released) is None
-    harness.answer(Decided)
-    assert harness.last(Released, "b:1") is not None
+    assert harness.last(messages.Released) is None
+    harness.answer(messages.Decided)
+    assert harness.last(messages.Released, "b:1") is not None
 
 
 def test_inside_a_round_of_local_steps_nobody_leaves_or_moves():
@@ -750,10 +729,10 @@ def test_inside_a_round_of_local_steps_nobody_leaves_or_moves():
     harness = Harness(settings=settings, propose=lambda peers, now_s: moves.append(len(peers)))
     for name in "abcd":
         harness.join(name)
-    harness.tell("b:1", Leave(harness.machine.membership.get("b").member))
+    harness.tell("b:1", messages.Leave(harness.machine.membership.get("b").member))
     harness.cover()
     _reduce_locally(harness, (2, 0), ((None, None),) * 2)
-    harness.answer(Decided)
+    harness.answer(messages.Decided)
     assert harness.machine.version == Version(0, 1)
     assert moves == []
     assert harness.machine.membership.get("b") is not None

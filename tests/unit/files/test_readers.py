@@ -49,6 +49,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "runtime.watch.StopWatcher._is_signalled",
         "swarm.launch.requests.orders_so_far",
         "weights.folder._sharded",
+        "weights.folder.read_config",
         "weights.header.same_bytes",
         "weights.header.values_of",
         "weights.tokenizer._object",

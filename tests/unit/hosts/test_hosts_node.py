@@ -21,6 +21,7 @@ from hetplanner.hosts.on_host.node import Connection, end_processes
 from hetplanner.hosts.on_host.sending import HEARTBEATS_NOTE, ORDER_FILE, SEEN_FILE, STATE_FILE, STOP_FILE, TORCHRUN_LOG
 from hetplanner.liveness.processes import processes_of_run
 from hetplanner.swarm.launch.requests import PeerOrder, orders_so_far, orders_text
+from tests.support.processes.imported import imported
 from tests.support.processes.patience import until
 
 SUMMARY = """\
@@ -310,13 +311,8 @@ def test_the_program_speaks_first_and_ends_with_its_ssh():
 
 
 def test_it_imports_little():
-    for module, heavy in (
-        ("node", ["torch", "pydantic", "numpy", "psutil"]),
-        ("keeper", ["torch", "pydantic", "numpy"]),
-    ):
-        code = f"import sys, hetplanner.hosts.on_host.{module}; print([m for m in {heavy} if m in sys.modules])"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == "[]"
+    assert imported("import hetplanner.hosts.on_host.node", "torch", "pydantic", "numpy", "psutil") == []
+    assert imported("import hetplanner.hosts.on_host.keeper", "torch", "pydantic", "numpy") == []
 
 
 def test_an_unknown_word_ends_the_connection():

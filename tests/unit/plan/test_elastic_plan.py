@@ -73,20 +73,11 @@ def test_delayed_updates_reach_the_run_and_its_memory():
 
 def test_the_core_reads_what_the_plan_says():
     assert settings_of(SWARM) == ElasticSettings(stages=2, micro_batches=16)
-    told = SWARM.replace(
-        wiring=WiringSettings(rule="round-robin", ban=7.0, ema_alpha=0.5, hop_share=0.5, unmeasured=2.0),
-        times=ElasticTimes(
-            ping=1.0,
-            silence=4.0,
-            lease=60.0,
-            answer=9.0,
-            reduce=20.0,
-            resend=2.0,
-            settle=3.0,
-            join_hold=5.0,
-            restore=6.0,
-        ),
+    wiring = WiringSettings(rule="round-robin", ban=7.0, ema_alpha=0.5, hop_share=0.5, unmeasured=2.0)
+    times = ElasticTimes(
+        ping=1.0, silence=4.0, lease=60.0, answer=9.0, reduce=20.0, resend=2.0, settle=3.0, join_hold=5.0, restore=6.0
     )
+    told = SWARM.replace(wiring=wiring, times=times)
     assert settings_of(told, checkpoint_steps=8) == ElasticSettings(
         stages=2, micro_batches=16, ping_s=1.0, silence_s=4.0, lease_s=60.0, answer_s=9.0, reduce_s=20.0, resend_s=2.0,
         ban_s=7.0, hop_share=0.5, ema_alpha=0.5, unmeasured_s=2.0, settle_s=3.0, join_hold_s=5.0, restore_s=6.0,

@@ -1,8 +1,6 @@
 """Notebook plots: one call each, an object that renders, nothing loaded before it is asked for."""
 
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,6 +38,7 @@ from tests.support.models.dags import cut_plan, random_dag
 from tests.support.plans.factories import chain_plan, small_cluster
 from tests.support.plans.grouped import grouped_plan
 from tests.support.plans.profiles import made_collectives, made_profile
+from tests.support.processes.imported import imported
 from tests.support.processes.patience import HANG_S
 from tests.support.runs.fake_ranks import phase, step_record, write
 
@@ -271,12 +270,7 @@ def test_plans_without_an_estimate_are_refused_with_the_remedy(call: Any) -> Non
 
 
 def test_importing_plots_loads_no_plotting_library() -> None:
-    code = (
-        "import sys, hetplanner.plots;"
-        "print(sorted({'bokeh', 'holoviews', 'panel', 'torch', 'pandas'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert imported("import hetplanner.plots", "bokeh", "holoviews", "panel", "torch", "pandas") == []
 
 
 @pytest.mark.notebook

@@ -24,6 +24,7 @@ from hetplanner.profiles.files import load_profile
 from hetplanner.profiles.match import difference
 from hetplanner.runs.agent.allowed_paths import allowed_paths_file, read_allowed_paths
 from hetplanner.workload.presets import preset
+from tests.support.processes.imported import imported
 from tests.support.repository.documentation import README, ROOT, blocks, commands
 
 PACKAGE = ROOT / "hetplanner"
@@ -160,9 +161,7 @@ def test_import_contracts_hold():
     "what", ["hetplanner.cli.app", "hetplanner.planners.interface", "hetplanner.plots", "hetplanner.runs.agent.client"]
 )
 def test_planning_imports_no_torch_and_no_panel(what):
-    code = f"import sys, {what}; print([m for m in ('torch', 'panel', 'numba') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert imported(f"import {what}", "torch", "panel", "numba") == []
 
 
 def test_no_public_function_bears_a_modules_name():

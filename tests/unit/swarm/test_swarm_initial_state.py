@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from hetplanner.elastic.coordinator.decisions import (
-    Booted,
-    CheckpointLost,
-    CheckpointSaved,
-    Committed,
-    Finished,
-    Resumed,
-    SetBack,
-)
+from hetplanner.elastic.coordinator import decisions
 from hetplanner.elastic.protocol.identity import Stamp, Version
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files.checkpoints import checkpoint_folder, rank_file
@@ -50,9 +42,9 @@ def new_run(tmp_path, monkeypatch):
     return make
 
 
-def write_log(run_dir, *decisions):
+def write_log(run_dir, *written):
     log = DecisionFile(run_dir / DECISIONS_FILE)
-    for decision in decisions:
+    for decision in written:
         log.append(decision)
     log.close()
 
@@ -63,16 +55,16 @@ def save(run_dir, stage, version):
     (run_dir / FOLDER).mkdir(exist_ok=True)
     metadata = {"num_steps": str(version.step), DIGEST: digest_of([weights.data])}
     save_file({"weights": weights}, checkpoint_path(run_dir / FOLDER, stage, version), metadata=metadata)
-    write_log(run_dir, CheckpointSaved(1, stage, version))
+    write_log(run_dir, decisions.CheckpointSaved(1, stage, version))
 
 
 def commit(run_dir, *steps, lineage=0):
-    write_log(run_dir, *(Committed(1, Stamp(1, step), Version(lineage, step)) for step in steps))
+    write_log(run_dir, *(decisions.Committed(1, Stamp(1, step), Version(lineage, step)) for step in steps))
 
 
 def trained(run_dir, steps, saved_at):
     """A run whose coordinator committed so many steps and whose peers all saved after some of them."""
-    write_log(run_dir, Booted(1))
+    write_log(run_dir, decisions.Booted(1))
     for step in range(1, steps + 1):
         commit(run_dir, step)
         for stage in (0, 1) if step in saved_at else ():
@@ -105,7 +97,10 @@ def test_a_swarm_whose_processes_died_goes_back_to_its_newest_whole_checkpoint(n
     damage(run, 1, Version(0, 6))
     (run / FOLDER / ".0123456789abcdef.draft").write_bytes(b"half")
     assert begin(run, 2).version == Version(1, 4)
-    assert decisions_of(run)[-2:] == [CheckpointLost(1, 1, Version(0, 6)), SetBack(1, Version(1, 4))]
+    assert decisions_of(run)[-2:] == [
+        decisions.CheckpointLost(1, 1, Version(0, 6)),
+        decisions.SetBack(1, Version(1, 4)),
+    ]
     assert not list((run / FOLDER).glob(".*"))
     before = decisions_of(run)
     begin(run, 2)
@@ -116,7 +111,7 @@ def test_without_a_checkpoint_it_begins_anew_and_a_finished_one_is_left_alone(ne
     run = trained(new_run("a"), 3, saved_at=())
     assert begin(run, 2).version == Version(1, 0)
     done = trained(new_run("b"), 10, saved_at=(10,))
-    write_log(done, Finished(1, Version(0, 10)))
+    write_log(done, decisions.Finished(1, Version(0, 10)))
     ledger = begin(done, 2)
     assert ledger.is_finished(10)
     assert ledger.version == Version(0, 10)
@@ -128,20 +123,20 @@ def test_a_resumed_swarm_takes_the_checkpoint_over_once(new_run):
     ledger = begin(child, 2, str(parent))
     assert (ledger.version, ledger.resumed) == (Version(0, 4), (4, str(parent)))
     assert checkpoints_of(PLAN, child) == [4]
-    saved = [CheckpointSaved(0, stage, Version(0, 4)) for stage in (0, 1)]
-    assert decisions_of(child) == [Resumed(0, Version(0, 4), str(parent)), *saved]
-    write_log(child, Booted(1))
+    saved = [decisions.CheckpointSaved(0, stage, Version(0, 4)) for stage in (0, 1)]
+    assert decisions_of(child) == [decisions.Resumed(0, Version(0, 4), str(parent)), *saved]
+    write_log(child, decisions.Booted(1))
     commit(child, 5, 6)
     trained(new_run("later"), 9, saved_at=(8,))
     assert begin(child, 2, str(parent)).version == Version(1, 4)  # its own now
-    assert [d for d in decisions_of(child) if isinstance(d, Resumed)] == [decisions_of(child)[0]]
+    assert [d for d in decisions_of(child) if isinstance(d, decisions.Resumed)] == [decisions_of(child)[0]]
 
 
 def test_a_resumed_swarm_whose_own_checkpoints_are_gone_takes_the_other_runs_again(new_run):
     parent = trained(new_run("parent"), 5, saved_at=(4,))
     child = new_run("child", resume=str(parent), steps=20)
     begin(child, 2, str(parent))
-    write_log(child, Booted(1))
+    write_log(child, decisions.Booted(1))
     commit(child, 5, 6)
     damage(child, 0, Version(0, 4))
     damage(parent, 0, Version(0, 4))  # one file with two names
@@ -151,7 +146,7 @@ def test_a_resumed_swarm_whose_own_checkpoints_are_gone_takes_the_other_runs_aga
         checkpoint_path(run / FOLDER, 0, Version(0, 4)).unlink()
     save(parent, 0, Version(0, 4))
     assert begin(child, 2, str(parent)).version == Version(1, 4)
-    assert decisions_of(child)[-3:-2] == [Resumed(1, Version(1, 4), str(parent))]
+    assert decisions_of(child)[-3:-2] == [decisions.Resumed(1, Version(1, 4), str(parent))]
 
 
 def test_a_chain_of_runs_is_followed_to_the_one_that_holds_a_checkpoint(new_run):
@@ -163,7 +158,7 @@ def test_a_chain_of_runs_is_followed_to_the_one_that_holds_a_checkpoint(new_run)
     check_resume(PLAN, TrainConfig(steps=10, resume=str(third)))
     fourth = new_run("fourth", resume=str(third))
     assert begin(fourth, 2, str(third)).resumed == (4, str(first))
-    write_log(fourth, Booted(1))  # it stopped before its first checkpoint
+    write_log(fourth, decisions.Booted(1))  # it stopped before its first checkpoint
     commit(fourth, 5)
     assert find_checkpoint(fourth, 2) == (fourth, {0: Version(0, 4), 1: Version(0, 4)})
 
@@ -240,13 +235,13 @@ def test_the_run_that_was_resumed_is_no_part_of_what_a_swarm_is(new_run):
 
 def test_a_swarm_over_hosts_goes_on_with_what_each_host_has_of_another_run(new_run):
     lead, peer, source, other = (new_run(name) for name in ("lead", "peer", "old-lead", "old-peer"))
-    write_log(source, Booted(1))
+    write_log(source, decisions.Booted(1))
     commit(source, 1, 2, 3)
     for stage, run_dir in ((0, source), (1, other)):
         save(run_dir, stage, Version(1, 2))
         save(run_dir, stage, Version(0, 2))  # of before it was set back
     for stage in (0, 1):
-        write_log(source, CheckpointSaved(1, stage, Version(1, 2)))
+        write_log(source, decisions.CheckpointSaved(1, stage, Version(1, 2)))
     take_over(lead, source)
     take_over(peer, other)
     for mine, theirs, stage in ((lead, source, 0), (peer, other, 1)):

@@ -11,29 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hetplanner.elastic.protocol import messages
 from hetplanner.elastic.protocol.encoding import decode_message, encode_message
 from hetplanner.elastic.protocol.identity import Entry, Holding, Member, Replica, Stamp, Token, Version, View
-from hetplanner.elastic.protocol.messages import (
-    AlreadyHeld,
-    Ask,
-    AssignStage,
-    Decide,
-    Done,
-    Ended,
-    FromCheckpoint,
-    FromPeer,
-    Grant,
-    Hello,
-    Ping,
-    Prepare,
-    Reduce,
-    Reduced,
-    ReportGarbage,
-    Sent,
-    Work,
-    Worked,
-    WorkFailed,
-)
 from hetplanner.errors import InvalidInput
 from hetplanner.swarm.coordinator_process import CoordinatorProcess
 from hetplanner.swarm.driver import Driver
@@ -55,29 +35,29 @@ MEMBER = Member("peer-1", Stamp(2, 7))
 REPLICA = Replica(MEMBER, "127.0.0.1:5000", False)
 TOKEN = Token(3, 1, 2**62)
 MESSAGES = [
-    Hello("a", 2**62, "1.0 model x", 2.5, Holding(1, Version(0, 4), Stamp(1, 2))),
-    Hello("a", 1, "x", 1.0, None),
-    Ping(MEMBER, None),
-    AssignStage(MEMBER, 1, Version(0, 3), FromPeer(REPLICA)),
-    AssignStage(MEMBER, 1, Version(0, 3), FromCheckpoint(Version(0, 2))),
-    AssignStage(MEMBER, 1, Version(0, 3), AlreadyHeld()),
-    Prepare(MEMBER, Stamp(1, 9), Version(0, 3), (TOKEN, TOKEN)),
-    Reduce(MEMBER, Stamp(1, 9), (REPLICA,)),
-    Reduced(MEMBER, Stamp(1, 9), 8, 12.5),
-    Reduced(MEMBER, Stamp(1, 9), 8, 12.5, 0.25),
-    Reduced(MEMBER, Stamp(1, 9), 3, None, None, 17),
-    Decide(Stamp(1, 9), True, Version(0, 4)),
-    Decide(Stamp(1, 9), True, Version(0, 4), 1.5),
+    messages.Hello("a", 2**62, "1.0 model x", 2.5, Holding(1, Version(0, 4), Stamp(1, 2))),
+    messages.Hello("a", 1, "x", 1.0, None),
+    messages.Ping(MEMBER, None),
+    messages.AssignStage(MEMBER, 1, Version(0, 3), messages.FromPeer(REPLICA)),
+    messages.AssignStage(MEMBER, 1, Version(0, 3), messages.FromCheckpoint(Version(0, 2))),
+    messages.AssignStage(MEMBER, 1, Version(0, 3), messages.AlreadyHeld()),
+    messages.Prepare(MEMBER, Stamp(1, 9), Version(0, 3), (TOKEN, TOKEN)),
+    messages.Reduce(MEMBER, Stamp(1, 9), (REPLICA,)),
+    messages.Reduced(MEMBER, Stamp(1, 9), 8, 12.5),
+    messages.Reduced(MEMBER, Stamp(1, 9), 8, 12.5, 0.25),
+    messages.Reduced(MEMBER, Stamp(1, 9), 3, None, None, 17),
+    messages.Decide(Stamp(1, 9), True, Version(0, 4)),
+    messages.Decide(Stamp(1, 9), True, Version(0, 4), 1.5),
     View(Stamp(1, 2), ((REPLICA,), (), (REPLICA, REPLICA))),
-    Ask("t", 4, frozenset({Stamp(1, 1), Stamp(1, 2)}), Stamp(1, 1)),
-    Done("t", Stamp(1, 1), (Entry(MEMBER, TOKEN),)),
-    Grant(Stamp(1, 1), 3, Version(0, 3), 7),
-    Work(2**48, 1, 3, Version(0, 3), 7, 20.5),
-    Worked(1, (Entry(MEMBER, TOKEN),), 0.5),
-    WorkFailed(1, "stale"),
-    Ended("done"),
-    Sent(2**40, 0),
-    ReportGarbage("127.0.0.1:1", "sent garbage"),
+    messages.Ask("t", 4, frozenset({Stamp(1, 1), Stamp(1, 2)}), Stamp(1, 1)),
+    messages.Done("t", Stamp(1, 1), (Entry(MEMBER, TOKEN),)),
+    messages.Grant(Stamp(1, 1), 3, Version(0, 3), 7),
+    messages.Work(2**48, 1, 3, Version(0, 3), 7, 20.5),
+    messages.Worked(1, (Entry(MEMBER, TOKEN),), 0.5),
+    messages.WorkFailed(1, "stale"),
+    messages.Ended("done"),
+    messages.Sent(2**40, 0),
+    messages.ReportGarbage("127.0.0.1:1", "sent garbage"),
 ]
 
 
@@ -125,7 +105,7 @@ def test_a_frame_with_a_changed_byte_never_crashes(position, value):
 
 def infinitely_fast() -> bytes:
     """A peer whose speed is a number that JSON may hold and a float may not."""
-    data = encode_frame(Hello("a", 1, "x", 12345.5, None))
+    data = encode_frame(messages.Hello("a", 1, "x", 12345.5, None))
     assert b"12345.5" in data
     return data.replace(b"12345.5", b"1.0e999")
 

@@ -14,6 +14,7 @@ from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.registry import make_planner
 from hetplanner.planners.search import island_search, islands
 from hetplanner.workload.presets import preset
+from tests.support.processes.imported import imported
 from tests.support.processes.patience import HANG_S
 
 EPOCH = 4_000
@@ -107,8 +108,7 @@ def test_a_budget_of_zero_starts_no_process(monkeypatch):
 
 def test_a_process_of_an_island_loads_no_torch():
     modules = "hetplanner.planners.search.island_processes, hetplanner.planners.search.planner"
-    code = f"import sys, {modules}; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+    assert imported(f"import {modules}", "torch") == []
 
 
 def test_a_script_that_guards_nothing_is_told_so(tmp_path):

@@ -23,8 +23,8 @@ from hetplanner.runs.agent.supervisor import Supervisor
 from hetplanner.runs.directory import find_run
 from hetplanner.runs.reading.host_states import read_host_warnings
 from tests.support.plans.factories import chain_plan, hosted
-from tests.support.runs.fake_launcher import FakeLauncher, processes_under
-from tests.support.runs.supervised import reach, until
+from tests.support.runs.fake_launcher import FakeLauncher, check_all_ended
+from tests.support.runs.supervised import end_runs, reach, until
 
 PLAN = chain_plan(shares=(1, 1), cuts=(4,), cluster=hosted({"d0": "a", "d1": "b", "d2": "b", "d3": "c"}))
 HOSTS = Hosts(hosts={"a": HostEntry(ssh="me@a.lab")})
@@ -62,13 +62,8 @@ def supervise(tmp_path):
 
     yield make
     for supervisor in made:
-        for run_id in supervisor.live_ids:
-            supervisor.stop(run_id)
-        until(supervisor, lambda s=supervisor: s.num_live == 0)
-    left = processes_under(tmp_path)
-    for process in left:
-        process.kill()
-    assert left == []
+        end_runs(supervisor)
+    check_all_ended(tmp_path)
 
 
 def test_a_run_over_hosts_needs_no_cores_here_and_has_no_heartbeats(supervise, tmp_path, monkeypatch):

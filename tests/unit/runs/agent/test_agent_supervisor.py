@@ -19,8 +19,8 @@ from hetplanner.runs.status import read_status, write_status
 from tests.support.plans.factories import chain_plan
 from tests.support.processes import patience
 from tests.support.processes.patience import HANG_S
-from tests.support.runs.fake_launcher import FakeLauncher, processes_under
-from tests.support.runs.supervised import reach, until
+from tests.support.runs.fake_launcher import FakeLauncher, check_all_ended, processes_under
+from tests.support.runs.supervised import end_runs, reach, until
 
 LONG = TrainConfig(steps=100_000)
 
@@ -33,10 +33,7 @@ def plan():
 @pytest.fixture
 def home(tmp_path):
     yield tmp_path
-    left = processes_under(tmp_path)
-    for process in left:
-        process.kill()
-    assert left == []
+    check_all_ended(tmp_path)
 
 
 @pytest.fixture
@@ -50,9 +47,7 @@ def supervise(home):
 
     yield make
     for supervisor in made:
-        for run_id in supervisor.live_ids:
-            supervisor.stop(run_id)
-        until(supervisor, lambda s=supervisor: s.num_live == 0)
+        end_runs(supervisor)
 
 
 # -- a run from start to end ----------------------------------------------------------------------

@@ -1,7 +1,5 @@
 import json
 import math
-import subprocess
-import sys
 
 import pytest
 
@@ -16,6 +14,7 @@ from hetplanner.runs.reading.telemetry import RankTelemetry
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus, write_status
 from tests.support.plans.factories import chain_plan
+from tests.support.processes.imported import imported
 from tests.support.runs.fake_ranks import phase, step_record, write
 
 NUM_RANKS = 4
@@ -375,6 +374,4 @@ def test_a_damaged_prediction_is_none(run_dir, text):
 
 
 def test_reading_imports_no_torch():
-    code = "import sys, hetplanner.runs.run, hetplanner.runs.agent.service; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert imported("import hetplanner.runs.run, hetplanner.runs.agent.service", "torch") == []

@@ -5,21 +5,7 @@ import json
 import pytest
 
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.files.checkpoints import (
-    FOLDER,
-    PART,
-    Manifest,
-    RankFile,
-    check_rank_file,
-    checkpoint_folder,
-    checkpoint_steps,
-    file_digest,
-    load_manifest,
-    prune,
-    publish,
-    rank_file,
-    readable_steps,
-)
+from hetplanner.plan.files import checkpoints
 from hetplanner.plan.files.resumable import check_resumable
 from hetplanner.plan.files.train_files import resume_chain, save_config
 from hetplanner.plan.train import TrainConfig
@@ -27,15 +13,16 @@ from tests.support.plans.factories import chain_plan
 
 
 def write_checkpoint(run_dir, plan, step, *, ranks=2, seed=0):
-    folder = checkpoint_folder(run_dir, step)
-    part = folder.with_name(folder.name + PART)
+    folder = checkpoints.checkpoint_folder(run_dir, step)
+    part = folder.with_name(folder.name + checkpoints.PART)
     part.mkdir(parents=True)
     files = []
     for rank in range(ranks):
-        path = part / rank_file(rank)
+        path = part / checkpoints.rank_file(rank)
         path.write_bytes(bytes([rank, step % 256]) * 100)
-        files.append(RankFile(file=path.name, bytes=200, sha256=file_digest(path)))
-    publish(part, folder, Manifest(step=step, plan=plan.digest(), seed=seed, ranks=tuple(files)))
+        files.append(checkpoints.RankFile(file=path.name, bytes=200, sha256=checkpoints.file_digest(path)))
+    manifest = checkpoints.Manifest(step=step, plan=plan.digest(), seed=seed, ranks=tuple(files))
+    checkpoints.publish(part, folder, manifest)
     return folder
 
 
@@ -46,28 +33,28 @@ def plan():
 
 def test_a_published_checkpoint_is_read_back(plan, tmp_path):
     folder = write_checkpoint(tmp_path, plan, 20)
-    manifest = load_manifest(folder)
+    manifest = checkpoints.load_manifest(folder)
     assert (manifest.step, manifest.plan, manifest.seed) == (20, plan.digest(), 0)
     for rank in range(2):
-        check_rank_file(folder, manifest, rank)
-    assert list(readable_steps(tmp_path, plan.digest())) == [20]
-    assert not list((tmp_path / FOLDER).glob(f"*{PART}"))
+        checkpoints.check_rank_file(folder, manifest, rank)
+    assert list(checkpoints.readable_steps(tmp_path, plan.digest())) == [20]
+    assert not list((tmp_path / checkpoints.FOLDER).glob(f"*{checkpoints.PART}"))
 
 
 def test_a_truncated_and_a_damaged_file_are_told_apart(plan, tmp_path):
     folder = write_checkpoint(tmp_path, plan, 20)
-    manifest = load_manifest(folder)
-    (folder / rank_file(0)).write_bytes(b"\0" * 150)
-    (folder / rank_file(1)).write_bytes(b"\0" * 200)
+    manifest = checkpoints.load_manifest(folder)
+    (folder / checkpoints.rank_file(0)).write_bytes(b"\0" * 150)
+    (folder / checkpoints.rank_file(1)).write_bytes(b"\0" * 200)
     with pytest.raises(InvalidInput, match=r"step-00000020/rank-0.safetensors: is truncated, 150 of 200 bytes"):
-        check_rank_file(folder, manifest, 0)
+        checkpoints.check_rank_file(folder, manifest, 0)
     with pytest.raises(InvalidInput, match=r"rank-1.safetensors: is damaged"):
-        check_rank_file(folder, manifest, 1)
-    (folder / rank_file(1)).unlink()
+        checkpoints.check_rank_file(folder, manifest, 1)
+    (folder / checkpoints.rank_file(1)).unlink()
     with pytest.raises(InvalidInput, match="cannot be read"):
-        check_rank_file(folder, manifest, 1)
+        checkpoints.check_rank_file(folder, manifest, 1)
     with pytest.raises(InvalidInput, match="holds 2 ranks, rank 2 is not among them"):
-        check_rank_file(folder, manifest, 2)
+        checkpoints.check_rank_file(folder, manifest, 2)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +63,7 @@ def test_a_truncated_and_a_damaged_file_are_told_apart(plan, tmp_path):
 def test_a_checkpoint_without_a_whole_manifest_is_passed_over(plan, tmp_path, text):
     write_checkpoint(tmp_path, plan, 10)
     (write_checkpoint(tmp_path, plan, 20) / "manifest.json").write_text(text)
-    why, step = readable_steps(tmp_path, plan.digest())
+    why, step = checkpoints.readable_steps(tmp_path, plan.digest())
     assert step == 10
     assert why.startswith("step-00000020/manifest.json")
 
@@ -87,24 +74,25 @@ def test_a_manifest_names_no_file_elsewhere(plan, tmp_path):
     data["ranks"][0]["file"] = "../../secret"
     (folder / "manifest.json").write_text(json.dumps(data))
     with pytest.raises(InvalidInput, match=r"ranks\[0\].file"):
-        load_manifest(folder)
+        checkpoints.load_manifest(folder)
 
 
 def test_the_last_checkpoints_stay_and_unfinished_ones_behind_them_go(plan, tmp_path):
     for step in (10, 20, 30):
         write_checkpoint(tmp_path, plan, step)
     for step in (25, 40):
-        (tmp_path / FOLDER / f"step-{step:08d}{PART}").mkdir()
-    prune(tmp_path, 2)
-    assert checkpoint_steps(tmp_path) == [30, 20]
-    assert [p.name for p in (tmp_path / FOLDER).glob(f"*{PART}")] == [f"step-00000040{PART}"]
+        (tmp_path / checkpoints.FOLDER / f"step-{step:08d}{checkpoints.PART}").mkdir()
+    checkpoints.prune(tmp_path, 2)
+    assert checkpoints.checkpoint_steps(tmp_path) == [30, 20]
+    (part,) = (tmp_path / checkpoints.FOLDER).glob(f"*{checkpoints.PART}")
+    assert part.name == f"step-00000040{checkpoints.PART}"
 
 
 def test_one_that_is_written_again_replaces_the_old_one(plan, tmp_path):
     folder = write_checkpoint(tmp_path, plan, 10)
-    (folder / rank_file(0)).write_bytes(b"")
+    (folder / checkpoints.rank_file(0)).write_bytes(b"")
     write_checkpoint(tmp_path, plan, 10)
-    check_rank_file(folder, load_manifest(folder), 0)
+    checkpoints.check_rank_file(folder, checkpoints.load_manifest(folder), 0)
 
 
 def test_what_cannot_be_resumed_is_refused(plan, tmp_path):

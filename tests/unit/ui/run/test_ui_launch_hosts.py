@@ -12,7 +12,6 @@ from hetplanner.runs.agent.allowed_paths import allowed_paths_file
 from hetplanner.runs.agent.service import read_start_request
 from hetplanner.runs.directory import find_run
 from hetplanner.runs.status import read_status, write_status
-from hetplanner.ui import watch
 from hetplanner.ui.run.models.launch_form import TRAINING, LaunchForm
 from hetplanner.ui.run.models.run import RunModel
 from hetplanner.ui.run.views.launch import ConfirmDialog, command_words, proposal_words
@@ -21,7 +20,7 @@ from hetplanner.ui.run.views.run_list import RunList
 from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.shell.models.app import PlannerApp
 from tests.support.plans.factories import chain_plan, hosted, slow_swarm, tiny_workload
-from tests.unit.ui.run.test_ui_run import FakeAgent, checkpoint, let_an_agent_live, make_run, settled
+from tests.unit.ui.run.test_ui_run import checkpoint, make_run, run_model, settled
 from tests.unit.ui.shell.test_ui_models import SAMPLES, TOKEN, FakeService, errors
 
 CLUSTER = hosted({"d0": "a", "d1": "b", "d2": "b", "d3": "c"})
@@ -52,12 +51,7 @@ def app(tmp_path):
 
 @pytest.fixture
 def model(app, tmp_path, monkeypatch):
-    for name in ("POLL_EVERY_S", "DETAIL_EVERY_S", "LIST_EVERY_S"):
-        monkeypatch.setattr(watch, name, -1.0)
-    let_an_agent_live(tmp_path)
-    agent = FakeAgent(tmp_path)
-    app.run = RunModel(app.session, app.plan._service, tmp_path, agent=lambda: agent)
-    app.run.fake_agent = agent
+    app.run = run_model(app, tmp_path, monkeypatch)
     return app.run
 
 

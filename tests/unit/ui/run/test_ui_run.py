@@ -74,15 +74,20 @@ def let_an_agent_live(home: Path) -> None:
     (agent_directory(home) / "agent.json").write_text(json.dumps(holder))
 
 
-@pytest.fixture
-def model(app, tmp_path, monkeypatch):
+def run_model(app: PlannerApp, home: Path, monkeypatch: pytest.MonkeyPatch) -> RunModel:
+    """Looks at everything whenever it is asked to, and starts runs by an agent that only notes them."""
     for name in ("POLL_EVERY_S", "DETAIL_EVERY_S", "LIST_EVERY_S"):
         monkeypatch.setattr(watch, name, -1.0)
-    let_an_agent_live(tmp_path)
-    agent = FakeAgent(tmp_path)
-    made = RunModel(app.session, app.plan._service, tmp_path, agent=lambda: agent)
+    let_an_agent_live(home)
+    agent = FakeAgent(home)
+    made = RunModel(app.session, app.plan._service, home, agent=lambda: agent)
     made.fake_agent = agent
     return made
+
+
+@pytest.fixture
+def model(app, tmp_path, monkeypatch):
+    return run_model(app, tmp_path, monkeypatch)
 
 
 def settled(model: RunModel) -> None:

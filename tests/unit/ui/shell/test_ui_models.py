@@ -1,8 +1,6 @@
 """View-models as Python objects: no Panel, no browser, no search process unless a test is about one."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,6 +24,7 @@ from hetplanner.ui.shell.models.texts import (
 from hetplanner.workload.files import workload_to_data
 from hetplanner.workload.presets import preset_names
 from tests.support.models.dags import residual_network
+from tests.support.processes.imported import imported
 
 SAMPLES = Path(__file__).resolve().parents[4] / "sample_clusters"
 TOKEN = "ABCD-EFGH-JKMN"
@@ -80,12 +79,7 @@ def errors(app: PlannerApp) -> list[str]:
 
 
 def test_view_models_import_neither_panel_nor_numba_nor_torch():
-    code = (
-        "import sys, hetplanner.ui.shell.models.app;"
-        "print([m for m in ('panel','bokeh','numba','torch','holoviews') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert imported("import hetplanner.ui.shell.models.app", "panel", "bokeh", "numba", "torch", "holoviews") == []
 
 
 # -- cluster --------------------------------------------------------------------------------------

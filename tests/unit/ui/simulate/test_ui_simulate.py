@@ -1,8 +1,6 @@
 """The Simulate page's view-model: what controls ask for, what becomes of answers, what is refused where."""
 
 import json
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -25,6 +23,7 @@ from hetplanner.ui.simulate.model import (
 )
 from hetplanner.ui.simulate.view import SimulateView
 from tests.support.plans.factories import chain_plan, tiny_workload
+from tests.support.processes.imported import imported
 
 
 class FakeWorker:
@@ -229,12 +228,7 @@ def test_words_and_numbers_that_people_type():
 
 
 def test_the_model_imports_neither_panel_nor_numba():
-    code = (
-        "import sys, hetplanner.ui.simulate.model;"
-        "print([m for m in ('panel','bokeh','numba','torch') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert imported("import hetplanner.ui.simulate.model", "panel", "bokeh", "numba", "torch") == []
 
 
 def test_the_page_follows_the_model(opened, compute, tmp_path):
