@@ -62,19 +62,15 @@ def browser(browser: Browser) -> Browser:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory) -> Iterator[Server]:
     """A warm server for the stories that look and search: they keep nothing, and their pages name no earlier search."""
-    one = Server(tmp_path_factory.mktemp("home"))
-    one.start()
-    yield one
-    one.stop()
+    with Server(tmp_path_factory.mktemp("home")) as one:
+        yield one
 
 
 @pytest.fixture(scope="module")
 def server_of_file(tmp_path_factory) -> Iterator[Server]:
     """A server and a home for the stories of a file: none finds what another kept, nor the room that its list takes."""
-    one = Server(tmp_path_factory.mktemp("home"))
-    one.start()
-    yield one
-    one.stop()
+    with Server(tmp_path_factory.mktemp("home")) as one:
+        yield one
 
 
 @pytest.fixture

@@ -26,10 +26,8 @@ PWNED = "window.pwned === undefined ? '' : String(window.pwned)"
 @pytest.fixture
 def dashboard(tmp_path):
     """`hetplanner dashboard` in a fresh home."""
-    one = Dashboard(tmp_path)
-    one.start()
-    yield one
-    one.stop()
+    with Dashboard(tmp_path) as one:
+        yield one
 
 
 def test_the_link_opens_once_and_the_page_survives_its_server(dashboard, visit, browser):

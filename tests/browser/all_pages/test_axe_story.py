@@ -46,11 +46,7 @@ def lasting_violations(page, theme: str) -> list[str]:
 
 def test_no_page_breaks_a_serious_rule(server, visit):
     one = visit(server.url)
-    page = one.page
-    one.choose("Sample cluster", "laptop_8_cities")
-    one.choose("Model", "tiny-gpt")
-    one.sees("laptop_8_cities: ")
-    one.set(stages="2", replicas="4", budget_s="1")
+    page = one.begin("laptop_8_cities", "tiny-gpt", stages="2", replicas="4", budget_s="1")
     one.search()
     one.sees("The choice that gains most is made first")
     page.evaluate(AXE)

@@ -80,11 +80,7 @@ def assert_same(texts: dict[str, str], stated: dict[str, list[str]]) -> None:
 
 def test_every_place_states_the_same_number(server_of_file, visit):
     one = visit(server_of_file.url)
-    page = one.page
-    one.choose("Sample cluster", "laptop_8_cities")
-    one.choose("Model", "gpt2")
-    one.sees("laptop_8_cities: ")
-    one.set(stages="4", replicas="2", budget_s="2")
+    page = one.begin("laptop_8_cities", "gpt2", stages="4", replicas="2", budget_s="2")
     one.search()
     one.sees("The choice that gains most is made first")
     one.sees(re.compile(r"4 × 2: .*auto"))

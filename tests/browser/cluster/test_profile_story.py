@@ -14,9 +14,7 @@ pytestmark = pytest.mark.browser
 
 def test_a_profile_is_imported_used_left_out_for_another_model_and_removed(server, visit):
     one = visit(server.url)
-    page = one.page
-    one.choose("Sample cluster", "laptop_8_cities")
-    one.choose("Model", "tiny-gpt")
+    page = one.begin("laptop_8_cities", "tiny-gpt")
     one.sees("8 × CPU generic: catalog")
     give = one.upload("Import profile")
     rows = "".join(f"1,{layer},0.1,0.2\n" for layer in ("embedding", "block", "head"))

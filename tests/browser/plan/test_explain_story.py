@@ -13,11 +13,8 @@ pytestmark = pytest.mark.browser
 
 def test_what_if_then_two_plans_kept_compared_and_found_again(server_of_file, visit):
     one = visit(server_of_file.url)
-    page = one.page
-    one.choose("Sample cluster", "laptop_8_cities")
-    one.sees("laptop_8_cities: 8 devices")
-    one.choose("Model", "tiny-gpt")
-    one.set(stages="4", replicas="2", budget_s="2")  # the best plan of so small a model uses one device
+    # The best plan of so small a model uses one device.
+    page = one.begin("laptop_8_cities", "tiny-gpt", stages="4", replicas="2", budget_s="2")
     one.search()
     one.sees("Why this plan:")
     one.sees(re.compile(r"as a launcher places them"))

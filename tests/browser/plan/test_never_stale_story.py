@@ -29,10 +29,8 @@ class TellingServer(Server):
 
 @pytest.fixture
 def server(tmp_path):
-    one = TellingServer(tmp_path)
-    one.start()
-    yield one
-    one.stop()
+    with TellingServer(tmp_path) as one:
+        yield one
 
 
 def test_a_hundred_random_changes_leave_no_number_without_a_mark(server, visit):

@@ -37,12 +37,8 @@ def searched(one) -> str:
 
 def test_back_shows_the_search_before_and_a_reload_the_plan_of_the_front(server_of_file, visit):
     one = visit(server_of_file.url)
-    page = one.page
-    one.choose("Sample cluster", "laptop_8_cities")
-    one.sees("laptop_8_cities: 8 devices")
-    one.choose("Model", "gpt2")
+    page = one.begin("laptop_8_cities", "gpt2", budget_s="2")
     one.sees("laptop_8_cities · gpt2")
-    one.set(budget_s="2")
     free = searched(one)
     stages = page.locator("#setting-stages")
     stages.fill("2")
@@ -80,11 +76,7 @@ def selected(page: Page, title: str) -> None:
 
 def test_every_page_is_as_it_was_after_back_forward_reload_and_restart(server_of_file, visit):
     one = visit(server_of_file.url)
-    page = one.page
-    one.choose("Sample cluster", "lab_2_sites_4")
-    one.sees("lab_2_sites_4: 4 devices")
-    one.choose("Model", "tiny-gpt")
-    one.set(stages="2", replicas="2", budget_s="1")
+    page = one.begin("lab_2_sites_4", "tiny-gpt", stages="2", replicas="2", budget_s="1")
     plan = searched(one)
     one.tab("3 Simulate")
     one.sees(re.compile(r"busiest \d+ of \d+ links in use"))

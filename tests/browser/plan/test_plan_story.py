@@ -100,10 +100,7 @@ def test_the_page_opens_ready_to_search_and_one_click_finds_a_plan(server, visit
 
 def test_a_search_stops_when_asked_and_a_reload_finds_its_result(server, visit):
     one = visit(server.url)
-    page = one.page
-    one.choose("Sample cluster", "laptop_8_cities")
-    one.sees("laptop_8_cities: 8 devices")
-    one.choose("Model", "tiny-gpt")
+    page = one.begin("laptop_8_cities", "tiny-gpt")
     budget(page, "50")
     page.get_by_role("button", name="Search", exact=True).click()
     one.sees("Bottleneck:")
@@ -134,9 +131,7 @@ def test_two_pages_search_side_by_side_and_one_can_look_at_the_others(server, vi
     first, second = visit(server.url), visit(server.url)
     budget(first.page, "4")
     budget(second.page, "4")
-    second.choose("Sample cluster", "lab_2_sites_4")
-    second.choose("Model", "tiny-gpt")
-    second.sees("lab_2_sites_4: 4 devices")
+    second.begin("lab_2_sites_4", "tiny-gpt")
     first.page.get_by_role("button", name="Search", exact=True).click()
     second.page.get_by_role("button", name="Search", exact=True).click()
     for one in (first, second):

@@ -51,10 +51,7 @@ def replayed(page: Page, moment: int | None) -> list:
 
 def test_constraints_and_settings_are_searched_stopped_and_gone_on_from(server, visit):
     one = visit(server.url)
-    page = one.page
-    one.choose("Sample cluster", "laptop_8_cities")
-    one.sees("laptop_8_cities: 8 devices")
-    one.choose("Model", "tiny-gpt")
+    page = one.begin("laptop_8_cities", "tiny-gpt")
 
     # Constraints: a device is left out, so the shape follows; a wrong one is explained where it stands.
     open_group(page, "Devices")

@@ -26,11 +26,8 @@ def saved(page, button: str) -> bytes:
 
 def test_another_schedule_is_simulated_saved_exported_and_a_plan_file_opened(server, visit, tmp_path):
     one = visit(server.url)
-    page = one.page
-    one.choose("Sample cluster", "lab_2_sites_4")
-    one.sees("lab_2_sites_4: 4 devices")
-    one.choose("Model", "tiny-gpt")
-    one.set(stages="2", replicas="2", budget_s="1")  # the best plan of so small a model uses one device
+    # The best plan of so small a model uses one device.
+    page = one.begin("lab_2_sites_4", "tiny-gpt", stages="2", replicas="2", budget_s="1")
     one.search()
     one.tab("3 Simulate")
     one.sees(re.compile(r"busiest \d+ of \d+ links in use"))

@@ -50,6 +50,13 @@ class Server:
         serve = ["panel", "serve", "apps/planner.py", "--warm", "--address", "127.0.0.1", "--setup", self.setup]
         return [sys.executable, "-m", *serve]
 
+    def __enter__(self) -> "Server":
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
     def start(self) -> None:
         log = (self.home / "server.txt").open("ab")
         self.process = subprocess.Popen(
@@ -134,6 +141,14 @@ class Visit:
         for name, value in values.items():
             self.page.locator(f"#setting-{name}").fill(value)
             self.page.keyboard.press("Tab")
+
+    def begin(self, sample: str, model: str, **settings: str) -> Page:
+        """Chooses a sample cluster and a model, and sets what is given. Returns the page."""
+        self.choose("Sample cluster", sample)
+        self.sees(f"{sample}: ")
+        self.choose("Model", model)
+        self.set(**settings)
+        return self.page
 
     def search(self) -> None:
         """Presses Search, and waits for the end."""
