@@ -94,9 +94,8 @@ class WhyModel(param.Parameterized):
         )
         shares = [part for part in self.parts if part.share >= WORTH_SAYING]
         said = [f"{percent_text(part.share, 0)} from its {_named(part.name)}" for part in shares[:4]]
-        costs = [
-            f"its {_named(part.name)} cost {percent_text(-part.share, 0)}" for part in self.parts if part.share < 0
-        ]
+        worse = [part for part in self.parts if part.share <= -WORTH_SAYING]
+        costs = [f"its {_named(part.name)} cost {percent_text(-part.share, 0)}" for part in worse]
         paid = f" ({_joined(costs)} of it)" if costs else ""
         return f"{lead}; of what that saves, {_joined(said)}{paid}."
 

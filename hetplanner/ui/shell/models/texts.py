@@ -32,7 +32,7 @@ def count_text(value: float | None) -> str:
 
 def percent_text(share: float | None, digits: int = 1) -> str:
     """'7.3 %' for 0.073, or a dash."""
-    return _DASH if share is None or not math.isfinite(share) else f"{100 * share:.{digits}f} %"
+    return _DASH if share is None or not math.isfinite(share) else f"{100 * share:z.{digits}f} %"
 
 
 def change_text(value: float | None, reference: float | None) -> str:

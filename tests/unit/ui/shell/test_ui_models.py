@@ -308,6 +308,7 @@ def test_numbers_are_written_for_people():
     assert seconds_text(None) == seconds_text(float("inf")) == "–"
     assert count_text(11_900) == "11.9k"
     assert percent_text(0.0731) == "7.3 %"
+    assert percent_text(-0.001, 0) == "0 %"
     assert change_text(78.0, 100.0) == "−22 %"
     assert change_text(None, 100.0) == ""
     assert against_text(78.0, "rank order", 100.0) == "−22 % against rank order"
