@@ -15,7 +15,7 @@ import numpy as np
 
 from hetplanner.arrays import BoolArray, FloatArray, IntArray
 from hetplanner.cluster.catalog import table_rows
-from hetplanner.cluster.model import Cluster, Site
+from hetplanner.cluster.model import Cluster
 
 SAME_REGION = "same region"
 INTERNET = "internet"
@@ -157,11 +157,6 @@ def source_text(prices: Sequence[EgressPrice]) -> str:
     """Where prices come from: 'stated in the cluster', or the sources with their dates."""
     sources = dict.fromkeys((f"{p.source}, {p.date}" if p.date else p.source) for p in prices if p.source)
     return "; ".join(sources)
-
-
-def has_list_price(site: Site) -> bool:
-    """Whether the price list has the site's provider and region."""
-    return bool(_rows_of(_folded(site.provider), _folded(site.region)))
 
 
 def _folded(name: str | None) -> str | None:

@@ -88,9 +88,7 @@ class KubernetesLauncher:
         objects = [
             _object("v1", "ConfigMap", name, settings, data=_texts(files)),
             _object("networking.k8s.io/v1", "NetworkPolicy", name, settings, spec=_policy(name)),
-            _object(
-                "jobset.x-k8s.io/v1alpha2", "JobSet", name, settings, spec=_jobset(name, config.max_restarts, jobs)
-            ),
+            _object(JOBSET_API, "JobSet", name, settings, spec=_jobset(name, config.max_restarts, jobs)),
         ]
         warnings = network_warnings(pods, self.hosts)
         by_hand = "save its file (--dry-run) and give it to `kubectl create -f`"

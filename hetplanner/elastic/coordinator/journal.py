@@ -60,11 +60,6 @@ class Journal:
         """Stages that do not cover the micro-batch yet, as bits."""
         return sum(1 << s for s in range(self._stages) if (micro_batch, s) not in self._covered)
 
-    @property
-    def leased(self) -> int:
-        """Leases outstanding."""
-        return len(self._leases)
-
     def is_leased(self, stamp: Stamp) -> bool:
         """Whether a lease is in force."""
         return stamp in self._leases

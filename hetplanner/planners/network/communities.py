@@ -55,13 +55,6 @@ def find_communities(seconds_DD: FloatArray) -> IntArray:
     return _in_order(best)
 
 
-def purity(community_D: IntArray, truth_D: IntArray) -> float:
-    """Share of the devices that belong to their community's most frequent true group."""
-    counts = np.zeros((int(community_D.max()) + 1, int(truth_D.max()) + 1), dtype=np.int64)
-    np.add.at(counts, (community_D, truth_D), 1)
-    return float(counts.max(axis=1).sum() / len(community_D))
-
-
 def _log_seconds(seconds_DD: FloatArray) -> FloatArray:
     """Log message times above the fastest link's; a device is as near to itself as its nearest peer."""
     filled = seconds_DD.copy()

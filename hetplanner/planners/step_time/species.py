@@ -34,8 +34,6 @@ FEW_DEVICES = 12
 REFITTED = 32
 # Seeds scored at most: this over the square of the number of devices.
 SEED_WORK = 2**28
-# From so many devices on chains get shorter, so that a chunk stays a fraction of a second.
-LONG_CHAINS = 256
 GUIDE_WEIGHT = 0.05
 COLD = 1e-4
 NUM_CUTS = 5

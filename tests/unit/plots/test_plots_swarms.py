@@ -12,7 +12,7 @@ from hetplanner.elastic.rebalancing.swarm_view import Move
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.elastic.rebalancing import Rebalancing
 from hetplanner.plots import square_cube, swarm_throughput
-from hetplanner.plots.data.swarms.swarms import move_columns, policy_columns, square_cube_columns, trace_columns
+from hetplanner.plots.data.swarms.swarms import policy_columns, square_cube_columns, trace_columns
 
 RUN = SwarmRun(
     trace="made",
@@ -48,7 +48,6 @@ def test_intervals_keep_the_mean_of_the_whole():
 
 
 def test_moves_and_policies_are_rows():
-    assert move_columns(RUN) == {"hours": [0.5], "peer": ["a"], "from_stage": [1], "to_stage": [0]}
     columns = policy_columns({"ours": RUN})
     assert columns["moves"] == [1]
     assert columns["share"] == [pytest.approx(9000 / 10800)]

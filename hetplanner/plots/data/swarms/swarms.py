@@ -31,16 +31,6 @@ def trace_columns(run: SwarmRun, intervals: int = MOST_INTERVALS) -> Columns:
     return columns
 
 
-def move_columns(run: SwarmRun) -> Columns:
-    """A row for every move: hours, peer, from_stage, to_stage."""
-    return {
-        "hours": [at.time_s / 3600.0 for at in run.moves],
-        "peer": [at.move.peer for at in run.moves],
-        "from_stage": [at.move.from_stage for at in run.moves],
-        "to_stage": [at.move.to_stage for at in run.moves],
-    }
-
-
 def policy_columns(runs: Mapping[str, SwarmRun]) -> Columns:
     """A row for every run: label, throughput, share of the optimal, moves, text."""
     return {

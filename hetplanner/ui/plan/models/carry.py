@@ -161,11 +161,6 @@ class CarryModel(param.Parameterized):
     # -- what the page says -----------------------------------------------------------------------
 
     @property
-    def is_marked(self) -> bool:
-        """Whether what is shown of the plan differs from what was found for the current settings."""
-        return self.state != "current"
-
-    @property
     def subject(self) -> str:
         """The plan that the pages show, by model, cluster, shape and digest."""
         if self.plan.searching:

@@ -308,13 +308,6 @@ class RunModel(param.Parameterized):
         silence_s = time.monotonic() - self.watch.heard_s
         return silence_s if silence_s > LONG_SILENCE_S else None
 
-    def seconds_to_first_loss(self) -> float | None:
-        """From submission to the end of the first step, once it is over."""
-        if self.reader is None or self.status is None or not self.reader.steps():
-            return None
-        origins = [t.origin_unix_s for t in self.reader.ranks if t.origin_unix_s is not None]
-        return origins[0] + self.reader.steps()[0].end_s - self.status.created_unix_s if origins else None
-
 
 def _latest_of_runs(records: list[AuditRecord]) -> list[AuditRecord]:
     """Of each run the last thing that happened to it, oldest first."""

@@ -9,8 +9,9 @@ from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.baselines.opfence import deal_walk, message_seconds, walk_network
-from hetplanner.planners.network.communities import find_communities, purity
+from hetplanner.planners.network.communities import find_communities
 from hetplanner.workload.presets import preset
+from tests.support.plans.purity import purity
 
 SAMPLES = Path(__file__).parents[4] / "sample_clusters"
 WITH_SITES = ("dtfm_3_universities", "dtfm_4_regional", "dtfm_5_worldwide", "aws_10_regions")

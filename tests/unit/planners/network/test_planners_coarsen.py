@@ -5,8 +5,8 @@ import pytest
 
 from hetplanner.cluster.generators import jitter_factors_DD, r10
 from hetplanner.planners.network.coarsen import find_sites, group_devices, list_leaves, sort_devices
-from hetplanner.planners.network.communities import purity
 from hetplanner.planners.network.seeds import list_orders
+from tests.support.plans.purity import purity
 
 
 def network(num_devices, sigma, seed=0):

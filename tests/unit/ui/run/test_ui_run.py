@@ -436,7 +436,6 @@ def test_steps_phases_and_logs_appear_as_the_directory_grows(model, tmp_path):
     assert seen == [1]
     assert model.reached["training"] == 2
     assert len(model.reader.losses()) == 1
-    assert model.seconds_to_first_loss() == pytest.approx(2.5)
     assert list(model.log.lines) == ["hello", "wor"]
     with (folder / "log-0.txt").open("a") as file:
         file.write("ld\nend\n")
