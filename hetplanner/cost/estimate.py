@@ -54,7 +54,7 @@ class CostModel:
         """The cost model of a problem."""
         return CostModel(CostTables(problem), LinkTable.of(problem.cluster), is_pressed)
 
-    def hurries(self, num_devices: int) -> bool:
+    def is_hurried(self, num_devices: int) -> bool:
         """Whether a search that places so many devices gets by without another choice."""
         return num_devices >= MANY_DEVICES and self.is_pressed()
 

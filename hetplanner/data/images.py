@@ -144,8 +144,8 @@ def _has_pictures(folder: Path) -> bool:
         raise InvalidInput(f"data: {folder} cannot be read: {error.strerror}; make it readable") from None
 
 
-def _claims(path: Path) -> bool:
+def _accepts(path: Path) -> bool:
     return path.is_dir() and any(_has_pictures(f) for f in _folders(path))
 
 
-IMAGES = DataKind("images", "a folder with a sub-folder of images for each class", "images", _claims, open_images)
+IMAGES = DataKind("images", "a folder with a sub-folder of images for each class", "images", _accepts, open_images)

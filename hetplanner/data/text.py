@@ -144,8 +144,8 @@ def standard_library() -> Path:
     return Path(sysconfig.get_path("stdlib"))
 
 
-def _claims(path: Path) -> bool:
+def _accepts(path: Path) -> bool:
     return path.is_dir() or path.suffix.lower() in SUFFIXES
 
 
-TEXT = DataKind("text", "a folder of text files, or one", "tokens", _claims, open_text)
+TEXT = DataKind("text", "a folder of text files, or one", "tokens", _accepts, open_text)

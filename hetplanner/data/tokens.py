@@ -136,10 +136,10 @@ def _info(path: Path, need: TokenNeed) -> TokensInfo:
     return info
 
 
-def _claims(path: Path) -> bool:
+def _accepts(path: Path) -> bool:
     return (path / TRAIN).is_file() if path.is_dir() else path.suffix.lower() == ".bin"
 
 
 TOKENS = DataKind(
-    "tokens", f"token ids in a .bin file, or a folder with {TRAIN} and val.bin", "tokens", _claims, open_tokens
+    "tokens", f"token ids in a .bin file, or a folder with {TRAIN} and val.bin", "tokens", _accepts, open_tokens
 )

@@ -25,7 +25,7 @@ from hetplanner.hosts.checks import Found, problems, told_at_once, told_of_absen
 from hetplanner.hosts.command import run_attempt, tell
 from hetplanner.hosts.host_run import HostRun
 from hetplanner.hosts.mirror import STATES_FILE, Mirror, host_log, lost_before, wanted_files
-from hetplanner.hosts.outcome import Outcome, judge, judge_swarm, summary_lines
+from hetplanner.hosts.outcome import Outcome, find_outcome, find_swarm_outcome, summary_lines
 from hetplanner.hosts.transport import Unreachable, transport_of
 from hetplanner.launchers.hosts_file import Hosts, PlacedHost, place_hosts
 from hetplanner.launchers.interface import ATTEMPT_VARIABLE, HostCommand
@@ -232,11 +232,11 @@ class Head:
                 self._repeat(asked)
             if self.is_swarm:
                 self._ask_peers()
-                outcome = judge_swarm(self.runs, self.hosts.lost_s)
+                outcome = find_swarm_outcome(self.runs, self.hosts.lost_s)
                 if outcome is not None and not outcome.code:
                     self._repeat("stop")  # a host whose peers were all asked to go does not see that the run is over
             else:
-                outcome = judge(self.runs, self.names, self.hosts.lost_s, STEADY_S)
+                outcome = find_outcome(self.runs, self.names, self.hosts.lost_s, STEADY_S)
             if all(run.done for run in self.runs):
                 return Outcome(0, "stopped") if asked == "stop" else outcome or Outcome(0, "finished")
             if asked == "stop":

@@ -29,7 +29,7 @@ class Outcome:
         return self.code == Preempted.exit_code
 
 
-def judge(runs: Sequence[HostRun], names: Sequence[str], lost_after_s: float, steady_s: float) -> Outcome | None:
+def find_outcome(runs: Sequence[HostRun], names: Sequence[str], lost_after_s: float, steady_s: float) -> Outcome | None:
     """What has gone wrong; None: nothing yet.
 
     Args:
@@ -47,10 +47,10 @@ def judge(runs: Sequence[HostRun], names: Sequence[str], lost_after_s: float, st
     failed = [run for run in runs if run.state is not None and run.state.ended and run.state.exit_code != 0]
     if failed:
         return _failure(failed, names)
-    return _standstill(runs, steady_s)
+    return _find_stall(runs, steady_s)
 
 
-def judge_swarm(runs: Sequence[HostRun], lost_after_s: float) -> Outcome | None:
+def find_swarm_outcome(runs: Sequence[HostRun], lost_after_s: float) -> Outcome | None:
     """How a swarm stands: its first host has the coordinator, the others may go and return. None: it goes on.
 
     Args:
@@ -115,7 +115,7 @@ def _codes(run: HostRun) -> Iterator[tuple[int, int]]:
         yield from ((rank, code) for rank, code in run.state.ranks.items() if rank in run.host.ranks)
 
 
-def _standstill(runs: Sequence[HostRun], steady_s: float) -> Outcome | None:
+def _find_stall(runs: Sequence[HostRun], steady_s: float) -> Outcome | None:
     """All ranks of all hosts stand, though the network was there all the time."""
     stands = [run.state.stands if run.state is not None else "" for run in runs]
     if not all(stands) or min(run.heard_s - run.since_s for run in runs) < steady_s:

@@ -1,8 +1,8 @@
 """Which ranks have fallen silent: what ranks tell in shared memory and what the kernel knows of their processes.
 
-`look` takes in one look at a rank and `judge` decides; both are pure. Time counts only while the agent looked: after a
-pause of the agent's own, or of the machine, every rank's count begins anew. A process that computes, or would if it
-were given a core, is slow and not silent.
+`look` takes in one look at a rank and `find_lost` decides; both are pure. Time counts only while the agent looked:
+after a pause of the agent's own, or of the machine, every rank's count begins anew. A process that computes, or would
+if it were given a core, is slow and not silent.
 """
 
 import logging
@@ -103,7 +103,7 @@ def look(before: Seen | None, beat: Beat, facts: ProcessFacts | None, elapsed_s:
     return replace(seen, still_s=before.still_s + elapsed_s)
 
 
-def judge(ranks: Sequence[Seen], names: Sequence[str]) -> Lost | None:
+def find_lost(ranks: Sequence[Seen], names: Sequence[str]) -> Lost | None:
     """The first rank that is lost, if one is; or that no rank gets on any more.
 
     Args:
@@ -114,14 +114,14 @@ def judge(ranks: Sequence[Seen], names: Sequence[str]) -> Lost | None:
         why = _why_lost(seen)
         if why:
             return Lost(rank, f"rank {rank} ({names[rank]}) {why}")
-    words = standing(ranks)
+    words = stall_text(ranks)
     return Lost(None, f"no rank gets on any more, and none is known to be at fault: {words}") if words else None
 
 
-def standing(ranks: Sequence[Seen]) -> str:
+def stall_text(ranks: Sequence[Seen]) -> str:
     """Where all living ranks stand, if none gets on any more; empty where one does, or there are none."""
     living = _living(ranks)
-    if not living or not all(_stands(seen) for _, seen in living):
+    if not living or not all(_is_stalled(seen) for _, seen in living):
         return ""
     return "; ".join(f"rank {rank} {_at(seen.beat)}" for rank, seen in living[:8])
 
@@ -180,7 +180,7 @@ def _limit_s(beat: Beat, facts: ProcessFacts) -> float:
     return max(SILENT_S, SILENT_STEPS * beat.step_s)
 
 
-def _stands(seen: Seen) -> bool:
+def _is_stalled(seen: Seen) -> bool:
     """Whether a rank has got nowhere for so long that it cannot be chance, whichever rank it waits for."""
     beat, idle_s = seen.beat, seen.still_s + seen.waits_s
     if beat.activity != "training":
@@ -231,14 +231,14 @@ class LivenessWatch:
         for rank, beat in enumerate(beats):
             facts = process_facts(beat.pid, beat.born_ticks) if beat.pid else None
             self._seen[rank] = look(self._seen[rank], beat, facts, elapsed_s)
-        lost = judge([seen for seen in self._seen if seen is not None], self.names) if beats else None
+        lost = find_lost([seen for seen in self._seen if seen is not None], self.names) if beats else None
         if lost is not None and lost.rank is None and not self._knows_all:
             lost = None
         return lost or self._look_at_launcher(launcher_pid, elapsed_s)
 
-    def standing(self) -> str:
+    def stall_text(self) -> str:
         """Where this machine's ranks stand, if the last look found that none gets on; else empty."""
-        return standing([seen for seen in self._seen if seen is not None])
+        return stall_text([seen for seen in self._seen if seen is not None])
 
     def warnings(self) -> tuple[str, ...]:
         """A sentence for every rank that the last look found silent or without progress."""

@@ -64,7 +64,7 @@ def fitted_plan(placement_SR: IntArray, model: CostModel, spaces: StepSpaces, re
     Where a search of very many devices is pressed, with another placement of the shape that fits, if there is one.
     """
     stages, replicas = placement_SR.shape
-    if model.hurries(placement_SR.size) and not model.tables.problem.constraints.pinned:
+    if model.is_hurried(placement_SR.size) and not model.tables.problem.constraints.pinned:
         return fitting_plan(stages, replicas, model)
     space = spaces.of(recompute=recompute)
     species = StepSpecies(model, (stages, replicas), 0, "structured", recompute=recompute, space=space)

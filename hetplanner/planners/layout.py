@@ -60,7 +60,7 @@ def complete_plan(plan: Plan, model: CostModel) -> Plan:
 
     A hurried plan of very many devices keeps what it has: dense messages, the first allowed reducer.
     """
-    if not model.hurries(len(plan.ranks)):
+    if not model.is_hurried(len(plan.ranks)):
         plan = _with_choices(plan, model)
     check_plan(plan, model.tables)
     return plan.replace(estimate=estimate_plan(plan, model=model))

@@ -148,7 +148,7 @@ class CoordinatorProcess(Driver):
         machine, settings = self.machine, self.spec.settings
         if machine.transaction.phase is not Phase.RUN:
             return settings.answer_s + settings.reduce_s + CLOSING_S
-        return PAUSED_S if machine.membership.everyone() else 0.0
+        return PAUSED_S if machine.membership.all_records() else 0.0
 
     def stop(self) -> None:
         """Ends the run after the step that is being closed; the model is saved. Told again it ends at once."""
@@ -205,13 +205,13 @@ class CoordinatorProcess(Driver):
         self.is_over = True
         version = self.machine.version
         for address in {*self._members, *self._trainers}:
-            self.tell(address, self._farewell)
+            self.tell(address, self._end_message)
         await asyncio.sleep(seconds)
         self.event_log.event("end", version=list(version))
         self.ended.set()
 
     @property
-    def _farewell(self) -> messages.Ended:
+    def _end_message(self) -> messages.Ended:
         return messages.Ended(f"{self.machine.version.step} steps are done")
 
     async def _save_and_go(self) -> None:
@@ -239,20 +239,20 @@ class CoordinatorProcess(Driver):
     def handle(self, event: Any) -> None:
         """See Driver."""
         match event:
-            case Received(address=address, message=messages.ReportGarbage() as accusation):
-                return self._accuse(address, accusation)
+            case Received(address=address, message=messages.ReportGarbage() as report):
+                return self._on_garbage_report(address, report)
             case Received(message=messages.Sent(boundary_bytes=boundary, reduce_bytes=reduce)):
                 return self.event_log.sent(boundary, reduce)
         if isinstance(event, Received):
             if self._is_outlaw(event.address, event.message):
                 return
             if self.is_over:
-                return self.tell(event.address, self._farewell)
+                return self.tell(event.address, self._end_message)
             self._note(event.address, event.message)
         actions = self.machine.handle(event, now_s())
         self._tell_of_phase()
         self._perform_all(actions)
-        self.event_log.saw(self.machine)
+        self.event_log.observe(self.machine)
 
     def _tell_of_phase(self) -> None:
         before, self._phase = self._phase, self.machine.transaction.phase
@@ -334,16 +334,16 @@ class CoordinatorProcess(Driver):
         """See Driver."""
         self._gone(address, "unreachable")
 
-    def _accuse(self, accuser: str, accusation: messages.ReportGarbage) -> None:
+    def _on_garbage_report(self, sender: str, report: messages.ReportGarbage) -> None:
         """A process got garbage from a peer: after some such times it is cut off, after some more for good."""
-        member = self._members.get(accusation.address)
-        if member is None or accuser not in (*self._members, *self._trainers):
+        member = self._members.get(report.address)
+        if member is None or sender not in (*self._members, *self._trainers):
             return
         self.accusations[member.peer] += 1
-        by = self._trainers.get(accuser) or self._members[accuser].peer
-        self.event_log.event("accused", peer=member.peer, by=by, text=accusation.reason)
+        by = self._trainers.get(sender) or self._members[sender].peer
+        self.event_log.event("accused", peer=member.peer, by=by, text=report.reason)
         if self.accusations[member.peer] % CUT_OFF == 0:
-            self._gone(accusation.address, "accused")
+            self._gone(report.address, "accused")
 
     def _is_outlaw(self, address: str, message: messages.Message) -> bool:
         """Whether a message is of a peer that has been cut off for good; it is told so."""

@@ -123,7 +123,7 @@ class Driver:
 
     # Messages.
 
-    def accuse(self, address: str, error: InvalidInput, coordinator: str) -> None:
+    def report_garbage(self, address: str, error: InvalidInput, coordinator: str) -> None:
         """What came from an address was garbage: counted here, and told to the coordinator."""
         self.on_garbage(address, str(error))
         if address != coordinator:
@@ -153,13 +153,13 @@ class Driver:
         check: Callable[[Work, Frame], Awaitable[None]],
         coordinator: str,
     ) -> None:
-        """Sends work on and hands the machine the answer, once `check` has taken it. Who answers garbage is accused."""
+        """Sends work on and hands the machine the answer, once `check` has taken it. Garbage is reported."""
         try:
             answer = await self.endpoint.work(address, encode_frame(work, parts), budget_s)
             await check(work, answer)
             self.handle(Received(address, answer.message))
         except InvalidInput as error:
-            self.accuse(address, error, coordinator)
+            self.report_garbage(address, error, coordinator)
             self.handle(CallLost(work.call))
         except Lost as lost:
             log.info("micro-batch %d, stage %d: %s", work.micro_batch, work.stage, lost)

@@ -136,18 +136,18 @@ class EventLog:
         self._step_began_s = now
         self._boundary_bytes = self._reduce_bytes = 0
 
-    def saw(self, machine: Coordinator) -> None:
+    def observe(self, machine: Coordinator) -> None:
         """Notes who came, went, moved or began to serve since the last look."""
         if machine.failures != self._failures:
             self._failures = dict(machine.failures)
             self.event("failures", counts=self._failures)
         for by, other in machine.cut_links.take_news():
             self.event("cut", peer=other.peer, by=by.peer)
-        replicas = {r.member.peer: (r.member, r.stage, r.state) for r in machine.membership.everyone()}
+        replicas = {r.member.peer: (r.member, r.stage, r.state) for r in machine.membership.all_records()}
         if replicas != self._replicas:
             self._tell_changes(replicas, machine.departed)
             self._replicas = replicas
-        draining = {r.member.peer for r in machine.membership.everyone() if r.draining}
+        draining = {r.member.peer for r in machine.membership.all_records() if r.draining}
         for peer in sorted(draining - self._draining):
             self.event("draining", peer=peer, stage=replicas[peer][1])
         self._draining = draining
@@ -158,7 +158,7 @@ class EventLog:
 
     def _tell_changes(self, replicas: dict[str, tuple[Member, int, PeerState]], departed: Mapping[str, str]) -> None:
         for peer in self._replicas.keys() - replicas.keys():
-            self.event("gone", peer=peer, stage=self._replicas[peer][1], **_farewell(departed.get(peer)))
+            self.event("gone", peer=peer, stage=self._replicas[peer][1], **_leave_reason(departed.get(peer)))
         for peer, (member, stage, state) in replicas.items():
             before = self._replicas.get(peer)
             if before is None or before[2] is not state or before[1] != stage:
@@ -177,7 +177,7 @@ def _line(kind: str, fields: Mapping[str, Any]) -> bytes:
     return json.dumps({"time_s": time.time(), "kind": kind} | dict(fields)).encode()
 
 
-def _farewell(reason: str | None) -> dict[str, str]:
+def _leave_reason(reason: str | None) -> dict[str, str]:
     """How a peer went: it left as it wished to, was lost, or was cut off; nothing if it was only refused."""
     if reason is None:
         return {}

@@ -229,7 +229,7 @@ class PeerProcess(Driver):
         try:
             seconds = await self._compute(compute, Turn.FORWARD)
         except InvalidInput as error:
-            self.accuse(key[0], error, self.coordinator)
+            self.report_garbage(key[0], error, self.coordinator)
             self.handle(peer_events.BackwardDone(key, is_finite=False))
             return
         if seconds is not None and self._calls.holds(key, call):
@@ -325,7 +325,7 @@ class PeerProcess(Driver):
 
     def _watch_mates(self) -> None:
         """Keeps a connection to each peer of the stage: a cut link is noticed before averaging hangs."""
-        mates = self.machine.mates
+        mates = self.machine.stage_peers
         for address in [address for address in self._watches if address not in mates]:
             self._watches.pop(address).cancel()
         for address in mates:

@@ -360,7 +360,7 @@ def _show_until_over(run: Run, followers: Followers | None = None) -> None:
         told: set[str] = set()  # without numbers, which change all the time
         while not (status := run.followed_status(keeper)).is_over:
             run.poll()
-            for text in (*status.degraded, *(followers.troubles() if followers is not None else ())):
+            for text in (*status.degraded, *(followers.problems() if followers is not None else ())):
                 if (kind := NUMBER.sub("", text)) not in told:
                     told.add(kind)
                     notices.print(f"warning: {text}")

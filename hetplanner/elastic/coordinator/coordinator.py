@@ -281,7 +281,7 @@ class Coordinator:
         if record is None and held is not None and held.pending is not None and self._missed_decision(held):
             self._out.append(Send(address, Decide(held.pending, True, self.version, self.ledger.last_norm)))
             return
-        self._out += self._assignment.welcome(address, hello)
+        self._out += self._assignment.on_hello(address, hello)
 
     def _missed_decision(self, held: Holding) -> bool:
         """Whether a peer holds the sum of the last commit and only was not told that it is one."""
@@ -308,9 +308,9 @@ class Coordinator:
     def _cut_off(self, now_s: float) -> None:
         """A peer that cannot reach the others of its stage is removed, though it lives."""
         self.cut_links.tick(now_s, lambda member: self._peers_heard.heard_s(member.peer))
-        outcast = self.cut_links.outcast(self._are_mates)
-        if outcast is not None and (record := self.membership.find(outcast)) is not None:
-            self.cut_links.rest(outcast.peer, now_s)
+        removed = self.cut_links.peer_to_remove(self._are_mates)
+        if removed is not None and (record := self.membership.find(removed)) is not None:
+            self.cut_links.rest(removed.peer, now_s)
             self._lose(record, "cut off", now_s)
 
     def _are_mates(self, link: Link) -> bool:
@@ -363,7 +363,7 @@ class Coordinator:
         serving = PeerState.SERVING
         peers = tuple(
             SwarmPeer(r.member.peer, r.stage, r.speed, r.state is serving, r.draining)
-            for r in self.membership.everyone()
+            for r in self.membership.all_records()
         )
         move = self._propose(peers, now_s)
         if move is not None:
@@ -379,7 +379,7 @@ class Coordinator:
             self._begin_if_complete(now_s)
         if self.membership.view.epoch != self._told_epoch:
             self._told_epoch = self.membership.view.epoch
-            addresses = [r.address for r in self.membership.everyone()] + self._leasing.addresses()
+            addresses = [r.address for r in self.membership.all_records()] + self._leasing.addresses()
             self._out += [Send(address, self.membership.view) for address in addresses]
         self._write()
 
@@ -429,7 +429,7 @@ class Coordinator:
         step = self.ledger.newest_checkpoint(self.settings.stages)
         if step is None and self._may_begin_anew:
             step = 0
-        enough = len(self.membership.everyone()) >= self.settings.stages
+        enough = len(self.membership.all_records()) >= self.settings.stages
         if step is not None and enough and now_s - self._lost_since_s >= self.settings.restore_s:
             self._is_setting_back = True
             self._queue.append(SetBack(self.boot, Version(self.version.lineage + 1, step)))

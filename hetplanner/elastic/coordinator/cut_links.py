@@ -17,9 +17,9 @@ CONFIRM_S = 0.7
 """A link counts as cut if it is still said to be so long after both peers have been heard of since the first word of
 it: none of them died, and a peer that was only stopped for a while has had time for a new connection."""
 STALE_S = 3.0
-"""A link is said to be cut again and again; one that is not is mended."""
+"""A cut link is reported again and again; one that is not reported for so long works again."""
 REST_S, MOST_REST_S = 2.0, 60.0
-"""A peer that had to go is welcome again after so long, the next time after twice as long."""
+"""A removed peer may join again after so long, the next time after twice as long."""
 
 Link = tuple[Member, Member]
 """The earlier incarnation first."""
@@ -68,7 +68,7 @@ class CutLinks:
             cut.is_confirmed = True
             self._news.append((cut.by, link[link[0] == cut.by]))
 
-    def outcast(self, are_mates: Callable[[Link], bool]) -> Member | None:
+    def peer_to_remove(self, are_mates: Callable[[Link], bool]) -> Member | None:
         """The peer to remove so that peers of a stage reach one another: the one with most cuts, else the latest."""
         links = [link for link, cut in self._cuts.items() if cut.is_confirmed and are_mates(link)]
         counts = Counter(member for link in links for member in link)

@@ -70,7 +70,7 @@ class Membership:
         record = self._records.get(member.peer)
         return record if record is not None and record.member == member else None
 
-    def everyone(self) -> list[PeerRecord]:
+    def all_records(self) -> list[PeerRecord]:
         """All live peers, first come first."""
         return list(self._records.values())
 

@@ -47,7 +47,7 @@ class PeerAssignment:
         self._stamp = stamp
         self._unread: dict[tuple[int, Version], set[str]] = {}  # checkpoints -> peers that could not read them
 
-    def welcome(self, address: str, hello: Hello) -> list[Send]:
+    def on_hello(self, address: str, hello: Hello) -> list[Send]:
         """A peer joins or returns; one that is joining already gets its order again."""
         record = self._members.get(hello.peer)
         if record is not None:
@@ -84,7 +84,7 @@ class PeerAssignment:
         """
         known = {(stage, v) for by_stage in self._ledger.checkpoints.values() for stage, v in by_stage.items()}
         self._unread = {saved: peers for saved, peers in self._unread.items() if saved in known}
-        at = [(r.stage, r.member.peer) for r in self._members.everyone()]
+        at = [(r.stage, r.member.peer) for r in self._members.all_records()]
         here_already = {peer for _, peer in at}
         at += [(stage, peer) for peer, stage in self._places.items() if peer not in here_already]
         return [
@@ -148,7 +148,7 @@ class PeerAssignment:
 
     def reassign_all(self) -> list[Send]:
         """All stages were set back: every peer loads the checkpoint, and a stage without a peer gets one."""
-        records = self._members.everyone()
+        records = self._members.all_records()
         at = {s: [r for r in records if r.stage == s] for s in range(self._settings.stages)}
         for stage in [s for s, here in at.items() if not here]:
             richest = max(at.values(), key=len)

@@ -163,7 +163,7 @@ class Peer:
         return self._view is not None and any(s.member == self.member for s in self._view.stages[self.stage])
 
     @property
-    def mates(self) -> tuple[str, ...]:
+    def stage_peers(self) -> tuple[str, ...]:
         """Addresses of the others who serve this peer's stage: with each of them it averages."""
         if self._view is None or not self._is_in_view():
             return ()

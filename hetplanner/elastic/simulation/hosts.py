@@ -210,7 +210,7 @@ class PeerHost(Host):
 
     def tick(self) -> None:
         """See Host: also watches the others of its stage, as real peers do, and says whom it cannot reach."""
-        out = [address for address in self.machine.mates if not self.world.reaches(self, address)]
+        out = [address for address in self.machine.stage_peers if not self.world.reaches(self, address)]
         self._out_since_s = {address: self._out_since_s.get(address, self.world.now_s) for address in out}
         for address, since_s in self._out_since_s.items():
             if not self.world.is_there(address) or self.world.now_s - since_s >= KEEPALIVE_S:

@@ -142,7 +142,7 @@ class Keeper:
     def _look_for_lost(self, pid: int) -> None:
         lost = self._watch.find_lost(self.state.attempt, pid)
         self.state.warnings = list(self._watch.warnings())
-        self.state.stands = self._watch.standing()
+        self.state.stands = self._watch.stall_text()
         if lost is not None and not self._is_stopped:
             log.warning("%s", lost.message)
             self.state.lost = lost.rank, lost.message

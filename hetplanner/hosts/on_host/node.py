@@ -164,7 +164,7 @@ class Connection:
                 start_new_session=True,
                 env=os.environ | {"HETPLANNER_RUN": str(run_dir)},
             )
-        (run_dir / PID_FILE).write_text(f"{process.pid} {_born(process.pid) or 0}\n", encoding="ascii")
+        (run_dir / PID_FILE).write_text(f"{process.pid} {_start_ticks(process.pid) or 0}\n", encoding="ascii")
         threading.Thread(target=process.wait, daemon=True).start()
         self._writer.write({"started": process.pid})
 
@@ -301,10 +301,10 @@ def _pid(run_dir: Path) -> int | None:
         pid, born = map(int, (run_dir / PID_FILE).read_text(encoding="ascii").split())
     except (OSError, ValueError):
         return None
-    return pid if _born(pid) == born else None
+    return pid if _start_ticks(pid) == born else None
 
 
-def _born(pid: int) -> int | None:
+def _start_ticks(pid: int) -> int | None:
     """When a process began, in ticks since the machine did; None where it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

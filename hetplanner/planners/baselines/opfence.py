@@ -54,7 +54,7 @@ def walk_network(problem: Problem, model: CostModel) -> IntArray:
     Where a search of very many devices is pressed, by site in file order.
     """
     rows = usable_rows(problem)
-    if model.hurries(len(rows)):
+    if model.is_hurried(len(rows)):
         return rows[np.argsort(problem.cluster.site_index_D[rows], kind="stable")]
     seconds = message_seconds(model)[np.ix_(rows, rows)]
     rate = model.tables.devices.rate_flops_per_s_D[rows]

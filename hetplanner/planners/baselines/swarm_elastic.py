@@ -59,7 +59,7 @@ def elastic_plan(model: CostModel, members: list[IntArray], cut: tuple[int, ...]
 def _with_codec(plan: ElasticPlan, model: CostModel, traffic: Traffic) -> ElasticPlan:
     """The weakest allowed codec with which the objective is nearly best; dense unless one is worth it."""
     tried = [_carrying(plan, name, traffic) for name in _allowed(plan, traffic)]
-    if len(tried) == 1 or model.hurries(sum(len(stage.peers) for stage in plan.stages)):
+    if len(tried) == 1 or model.is_hurried(sum(len(stage.peers) for stage in plan.stages)):
         return tried[0]
     values = [rough_objective(steady_state_plan(each, model), model) for each in tried]
     if min(values) > values[0] * (1 - WORTH_A_CODEC):

@@ -286,7 +286,7 @@ def _by_target(plan: Plan, hops: list[_Hop], model: CostModel) -> _Rules:
     sweep: list[tuple[_Rules, float]] = []
     for target_s in np.geomspace(slowest, least * _least_share(allowed), _num_trials(plan)):
         rules = _within(allowed, hops, float(target_s))
-        if sweep and model.hurries(len(plan.ranks)):
+        if sweep and model.is_hurried(len(plan.ranks)):
             break
         # Targets may give the same codecs as the one before.
         if not sweep or rules != sweep[-1][0]:
@@ -331,7 +331,7 @@ def _without_needless(plan: Plan, groups: _Rules, best: float, model: CostModel)
     classes = _classes(list(groups.values()), _num_trials(plan))
     worth = WORTH_A_CODEC / len(classes)
     for k in range(len(classes)):
-        if model.hurries(len(plan.ranks)):
+        if model.is_hurried(len(plan.ranks)):
             break
         kept, classes[k] = classes[k], []
         trial = rough_objective(_with_codecs(plan, classes), model)
@@ -370,7 +370,7 @@ def _choose_for_reductions(plan: Plan, model: CostModel) -> Plan:
         for codec in Allowed(plan.problem).reductions
         if codec.name not in FED_BACK or _has_room(_with_reduction(plan, codec, everywhere), model)
     ]
-    if len(codecs) == 1 or model.hurries(len(plan.ranks)):
+    if len(codecs) == 1 or model.is_hurried(len(plan.ranks)):
         return plan
     trials = [(codec, rough_objective(_with_reduction(plan, codec, everywhere), model)) for codec in codecs]
     dense = trials[0][1]

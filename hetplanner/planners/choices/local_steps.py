@@ -26,7 +26,7 @@ def choose_local_steps(plan: Plan, model: CostModel) -> Plan:
     most = plan.problem.constraints.max_local_steps
     if most == 1 or plan.problem.objective == "dtfm" or not _has_whole_pipelines(plan):
         return plan
-    if model.hurries(len(plan.ranks)) or all(group.tied for group in reduction_groups(plan)):
+    if model.is_hurried(len(plan.ranks)) or all(group.tied for group in reduction_groups(plan)):
         return plan
     now = rough_objective(plan, model)
     # Another reducer may be best where few of them are left.

@@ -29,7 +29,7 @@ def choose_reducer(plan: Plan, model: CostModel) -> Plan:
     best, *others = trials
     least = rough_objective(best, model)
     for trial in others:
-        if model.hurries(len(plan.ranks)):
+        if model.is_hurried(len(plan.ranks)):
             break
         value = rough_objective(trial, model)
         if value < least * (1 - WORTH_ANOTHER):

@@ -91,7 +91,7 @@ def warm_start(species: DtfmSpecies, seed: int, chunks: int, progress: Progress)
         return evolution.best
     species.warm_up()
     progress.start_budget()
-    evolution.sow()
+    evolution.init_population()
     for _ in range(chunks):
         if progress.is_over():
             break

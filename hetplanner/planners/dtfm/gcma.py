@@ -47,12 +47,12 @@ class GcmaPlanner(BasePlanner[GcmaSettings]):
         game = _Partitions(problem, fixed_shape(problem))
         rng = np.random.default_rng([seed, 4])
         progress.start_budget()
-        label_PD, cost_P, order_PS = self._sow(game, rng, progress)
+        label_PD, cost_P, order_PS = self._init_population(game, rng, progress)
         for _ in range(self.settings.trials):
             if progress.is_over():
                 break
             one, two = rng.choice(len(label_PD), size=2, replace=len(label_PD) < 2)
-            child = self._breed(game, label_PD[one], label_PD[two], rng)
+            child = self._offspring(game, label_PD[one], label_PD[two], rng)
             cost, order = game.score(child[None])
             progress.evaluations += 1
             worse = one if cost_P[one] >= cost_P[two] else two
@@ -64,7 +64,7 @@ class GcmaPlanner(BasePlanner[GcmaSettings]):
         best = int(np.argmin(cost_P))
         return fit_plan(usable_rows(problem)[game.placement_SR(label_PD[best], order_PS[best])], model)
 
-    def _sow(
+    def _init_population(
         self, game: _Partitions, rng: np.random.Generator, progress: Progress
     ) -> tuple[IntArray, FloatArray, IntArray]:
         left = progress.remaining_evaluations
@@ -74,7 +74,7 @@ class GcmaPlanner(BasePlanner[GcmaSettings]):
         progress.evaluations += size
         return label_PD, cost_P, order_PS
 
-    def _breed(self, game: _Partitions, mother: IntArray, father: IntArray, rng: np.random.Generator) -> IntArray:
+    def _offspring(self, game: _Partitions, mother: IntArray, father: IntArray, rng: np.random.Generator) -> IntArray:
         """Crossover, size repair, one pass of local search."""
         from hetplanner.planners.dtfm.gcma_kernels import cycle_groups
 

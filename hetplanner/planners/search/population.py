@@ -140,7 +140,7 @@ class Evolution:
         if guess:
             guesses = species.first_guesses()
             progress.evaluations += len(guesses)
-            self.population = [self._born(c, "seed") for c in sorted(guesses, key=lambda c: c.value)]
+            self.population = [self._with_birth(c, "seed") for c in sorted(guesses, key=lambda c: c.value)]
 
     @property
     def chains(self) -> int:
@@ -165,7 +165,7 @@ class Evolution:
     def adopt(self, candidates: Sequence[Candidate]) -> None:
         """Takes candidates into the population if they are good enough."""
         kept = _keep([*self.population, *candidates], self.settings.population)
-        self.population = [c if c.birth is not None else self._born(c, "seed") for c in kept]
+        self.population = [c if c.birth is not None else self._with_birth(c, "seed") for c in kept]
 
     def screen(self) -> None:
         """Scores a few promising layouts."""
@@ -185,7 +185,7 @@ class Evolution:
             self.is_settled = True
         return self.is_settled
 
-    def sow(self) -> None:
+    def init_population(self) -> None:
         """Scores the starting layouts."""
         for seeds, count in self.species.seeds(self._progress.remaining_evaluations):
             self._progress.evaluations += count
@@ -204,7 +204,7 @@ class Evolution:
             parent = self.population[self._turn]
             self.population[self._turn] = self._annealed(parent, moves, self.settings.heat)
         else:
-            child = self._breed(moves)
+            child = self._offspring(moves)
             self.adopt([child])
         self._turn += 1
         self._progress.evaluations += moves
@@ -219,7 +219,7 @@ class Evolution:
         """What makes the plan of a candidate as it stands; None if the species cannot."""
         return partial(self.species.draft, candidate) if isinstance(self.species, Drafting) else None
 
-    def _breed(self, moves: int) -> Candidate:
+    def _offspring(self, moves: int) -> Candidate:
         """A child of two parents, or of one re-heated; better candidates are likelier parents (rank selection)."""
         ranked = sorted(self.population, key=lambda c: c.value)
         weight = 1.0 / np.arange(1, len(ranked) + 1)
@@ -228,16 +228,16 @@ class Evolution:
         parent = ranked[first]
         if first != second and self._rng.random() < self.settings.crossover:
             other = ranked[second]
-            parent = self._born(self.species.cross(parent, other), "crossed", parent, other)
+            parent = self._with_birth(self.species.cross(parent, other), "crossed", parent, other)
         return self._annealed(parent, moves, heat)
 
     def _annealed(self, parent: Candidate, moves: int, heat: float) -> Candidate:
         child = self.species.anneal(parent, moves, heat)
         if child.value < parent.value:
-            return self._born(child, "annealed", parent, moves=moves)
+            return self._with_birth(child, "annealed", parent, moves=moves)
         return child._replace(birth=parent.birth)
 
-    def _born(self, candidate: Candidate, way: Way, *parents: Candidate, moves: int = 0) -> Candidate:
+    def _with_birth(self, candidate: Candidate, way: Way, *parents: Candidate, moves: int = 0) -> Candidate:
         shape = getattr(self.species, "stages", 0), getattr(self.species, "replicas", None)
         births = tuple(parent.birth for parent in parents if parent.birth is not None)
         birth = Birth.of(way, candidate.value, self._progress.evaluations + moves, shape, births)
@@ -323,7 +323,7 @@ def run_race(evolutions: Sequence[Evolution], extra: Extra | None = None) -> Ite
         extra: asked with all populations, best first, which other populations go on beside them.
     """
     if len(evolutions) == 1 and not isinstance(evolutions[0].species, Screened):
-        evolutions[0].sow()
+        evolutions[0].init_population()
         yield "seeds"
         while True:
             evolutions[0].advance()
@@ -335,7 +335,7 @@ def run_race(evolutions: Sequence[Evolution], extra: Extra | None = None) -> Ite
         if evolution.settle():
             yield "all"
     for rank, evolution in enumerate(_ranked(evolutions)[:SOWN]):
-        evolution.sow()
+        evolution.init_population()
         yield "seeds"
         # What was screened best is likelier to hold the best plan.
         evolution.advance(1.0 if rank < FINALISTS else FIRST_CHAIN)

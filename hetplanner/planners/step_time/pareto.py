@@ -240,7 +240,7 @@ class _FrontSearch:
         for shape in _scattered(self._shapes):
             if self._progress.is_over():
                 break
-            self._progress.evaluations += shape.sow(self._progress.remaining_evaluations)
+            self._progress.evaluations += shape.init_population(self._progress.remaining_evaluations)
             if self._progress.is_event_due():
                 self._report("between", self._points())
         known = [shape for shape in self._shapes if shape.points()]
@@ -333,7 +333,7 @@ class _Shape:
             self._problem, archive, place, cut, share, 1, HOT, COLD, GUIDE_WEIGHT, 0.5, 1.0, 1.0, state, self._work
         )
 
-    def sow(self, limit: int | None) -> int:
+    def init_population(self, limit: int | None) -> int:
         """Offers the best starting layouts for either objective; returns how many layouts were scored."""
         scored = 0
         for species in (self.species, self._cheap):

@@ -27,12 +27,12 @@ class AgentKeeper:
     """Replaces the agent of a home when it is gone.
 
     Attributes:
-        trouble: why there is none though one is wanted; empty while all is well.
+        problem: why there is none though one is wanted; empty while all is well.
     """
 
     def __init__(self, home: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.home, self._clock = home, clock
-        self.trouble = ""
+        self.problem = ""
         self._next_s = 0.0
         self._stopped_since_s: float | None = None
 
@@ -70,11 +70,11 @@ class AgentKeeper:
         try:
             ensure_agent(self.home)
         except HetplannerError as error:
-            self.trouble = str(error)
+            self.problem = str(error)
             self._next_s = self._clock() + AFTER_FAILURE_S
             log.warning("%s", error)
             return False
-        self.trouble = ""
+        self.problem = ""
         return True
 
 

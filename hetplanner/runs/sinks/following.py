@@ -35,7 +35,7 @@ class Followers:
         self._run, self._sinks = run, tuple(sinks)
         self._processes = [_start(run, sink) for sink in sinks]
 
-    def troubles(self) -> Iterable[str]:
+    def problems(self) -> Iterable[str]:
         """What went wrong so far, a line for each sink."""
         return [f"sink {record}" for record in self._records() if record.error]
 

@@ -32,7 +32,7 @@ class Fault:
         step: fires once so many steps are committed,
         after_s: and so many seconds later.
         peer: whom it hits; empty: drawn. A joiner's name.
-        lasts_s: of a stop, until the process goes on; of a cut link, until it is mended; of the coordinator and
+        lasts_s: of a stop, until the process goes on; of a cut link, until it is restored; of the coordinator and
             trainers, until another is started.
         other: the other end of a link that is cut: a process's name, or MATE: drawn from the peers of the same stage.
         speed: of a joiner, in micro-batches per second; one for all stages, or one for each.
@@ -214,7 +214,7 @@ class FaultInjector:
             case "trainer":
                 self.rehearsal.start_trainer(name)
             case "link":
-                self._board.mend(name, self._cut.pop(name))
+                self._board.restore(name, self._cut.pop(name))
             case _:
                 self._stopped.discard(name)
                 self.rehearsal.signal(name, signal.SIGCONT)

@@ -174,7 +174,7 @@ def _watch_peers(
         return
     if asked.preempt or Preempted.exit_code in codes:
         raise Preempted("its peers were told to end")
-    raise RunError(f"no peer is left here: {keeper.last_trouble()}")
+    raise RunError(f"no peer is left here: {keeper.last_problem()}")
 
 
 def main() -> int:

@@ -50,10 +50,10 @@ class NetworkProxy:
         return host, f"127.0.0.1:{self._ports[name]}"
 
     def cut(self, one: str, two: str) -> None:
-        """Nothing passes between two processes any more, until the link is mended."""
+        """Nothing passes between two processes any more, until the link is restored."""
         self._do(self._set(one, two, is_open=False))
 
-    def mend(self, one: str, two: str) -> None:
+    def restore(self, one: str, two: str) -> None:
         """What was held between the two goes on."""
         self._do(self._set(one, two, is_open=True))
 

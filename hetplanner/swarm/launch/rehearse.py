@@ -148,7 +148,7 @@ class PeerRequests:
         if asked.act == "rejoin":
             self.keeper.bring_back(asked.peer)
             return
-        self.keeper.excuse(asked.peer)
+        self.keeper.expect_end(asked.peer)
         self.rehearsal.signal(asked.peer, signal.SIGKILL if asked.act == "kill" else signal.SIGINT)
 
 

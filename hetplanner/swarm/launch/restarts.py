@@ -68,7 +68,7 @@ class Keeper:
         self._left_alone_s: float | None = None
         self._tell("started", "launcher", f"started {', '.join(self.rehearsal.processes)}")
 
-    def excuse(self, name: str) -> None:
+    def expect_end(self, name: str) -> None:
         """A process was asked to go: it stays away."""
         self.excused.add(name)
         self._wanted_back.discard(name)
@@ -104,7 +104,7 @@ class Keeper:
         """Whether only processes that were asked to end are gone: each may be asked to come back."""
         return self.excused >= set(self.rehearsal.processes)
 
-    def last_trouble(self) -> str:
+    def last_problem(self) -> str:
         """Why some were not started again; empty where nothing went wrong."""
         return "; ".join(f"{name} {self._why[name]}" for name in sorted(self._gone & self._why.keys())[-1:])
 

@@ -67,7 +67,7 @@ class SearchRequest:
     behind: bool = False
 
     @property
-    def asked(self) -> bool:
+    def is_resumable(self) -> bool:
         """Whether a person asked for it and would go back to it: no front, no rehearsal, no comparison."""
         return self.what == "search" and not self.behind and self.problem.rehearsal_of is None
 

@@ -158,7 +158,7 @@ def upload_button(
         values = event.new if isinstance(event.new, list) else [event.new]
         names = button.filename if isinstance(button.filename, list) else [button.filename]
         files = {re.split(r"[\\/]", str(name))[-1][:120]: bytes(v) for name, v in zip(names, values, strict=False)}
-        button.clear()  # the same file may be given again after it was mended
+        button.clear()  # the same file may be given again after it was corrected
         if sum(map(len, files.values())) > MAX_UPLOAD_BYTES:
             button.param.trigger("over_limit")
             return

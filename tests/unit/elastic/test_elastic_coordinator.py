@@ -536,7 +536,7 @@ def test_a_death_in_the_middle_of_an_all_reduce_aborts_and_one_after_the_decisio
 
 def test_a_commit_that_everybody_died_for_is_one_and_the_coordinator_goes_on(swarm):
     attempt = swarm.reduce()
-    for record in swarm.machine.membership.everyone():
+    for record in swarm.machine.membership.all_records():
         swarm.machine._lose(record, "silent", swarm.now_s)
     swarm.write()
     assert swarm.machine.version == Version(0, 1)
@@ -552,9 +552,9 @@ def test_who_does_not_answer_prepare_is_dead_and_an_all_reduce_that_hangs_is_abo
     swarm.answer(messages.Prepared)
     swarm.tick(SETTINGS.reduce_s + 0.1)
     assert swarm.machine.transaction.phase is Phase.ABORT
-    assert len(swarm.machine.membership.everyone()) == 4
+    assert len(swarm.machine.membership.all_records()) == 4
     swarm.tick(SETTINGS.answer_s + 0.1)
-    assert swarm.machine.membership.everyone() == []
+    assert swarm.machine.membership.all_records() == []
     assert swarm.machine.failures == {"no answer": 4}
     assert swarm.machine.paused == [0, 1]
 

@@ -301,12 +301,12 @@ def test_its_own_speed_is_measured_without_waiting_and_told():
 
 def test_who_cannot_be_reached_is_told_by_name_and_mates_are_watched():
     bench = Bench()
-    assert bench.peer.mates == ()
+    assert bench.peer.stage_peers == ()
     (report,) = told(bench.do(peer_events.Unreachable("x:1")), messages.CannotReach)
     assert report == messages.CannotReach(bench.member, replica("x").member)
     assert bench.do(peer_events.Unreachable("nobody:1")) == []
     bench.receive("c:1", View(Stamp(1, 21), ((replica("me", 9), replica("mate")), ())))
-    assert bench.peer.mates == ("mate:1",)
+    assert bench.peer.stage_peers == ("mate:1",)
 
 
 def test_signs_of_life_and_a_graceful_end():

@@ -67,7 +67,7 @@ def test_cut_links_cost_no_contribution_and_mates_that_cannot_reach_one_another_
     class Watched(Coordinator):
         def _lose(self, record, reason, now_s):
             if reason == "cut off":
-                mates = [r.address for r in self.membership.everyone() if r.stage == record.stage]
+                mates = [r.address for r in self.membership.all_records() if r.stage == record.stage]
                 recently = world.now_s - STALE_S
                 outcasts.append(any(world.links.are_parted(record.address, mate, recently) for mate in mates))
             super()._lose(record, reason, now_s)

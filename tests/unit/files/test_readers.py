@@ -72,7 +72,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "hosts.head.Head._order",
         "hosts.head._certificates",
         "hosts.on_host.keeper._last_text",
-        "hosts.on_host.node._born",
+        "hosts.on_host.node._start_ticks",
         "hosts.on_host.node._last_line",
         "hosts.on_host.node.end_processes",
         "hosts.slurm_job.Job._log_lines",

@@ -12,7 +12,7 @@ from hetplanner.hosts.asking import question, resumed_run
 from hetplanner.hosts.checks import Facts, Found, problems, told_at_once, told_of_absence, warnings
 from hetplanner.hosts.host_run import HostState
 from hetplanner.hosts.on_host.facts import answer, facts, listener, why_not_bound, why_not_reached
-from hetplanner.hosts.outcome import judge, summary_lines
+from hetplanner.hosts.outcome import find_outcome, summary_lines
 from hetplanner.hosts.transport import SrunTransport, SshTransport, Unfit, Unreachable
 from hetplanner.launchers.hosts_file import HostEntry, Hosts, place_hosts
 from hetplanner.plan.files.plan_files import save_plan
@@ -340,7 +340,7 @@ NAMES = [f"d{rank}, host {host}" for rank, host in enumerate("abbc")]
 
 
 def part(node, state=None, **changes):
-    """A host's part as `judge` sees it; by default it runs."""
+    """A host's part as `find_outcome` sees it; by default it runs."""
     fields = {
         "started": True,
         "done": False,
@@ -355,7 +355,7 @@ def part(node, state=None, **changes):
 
 
 def judged(*parts, steady_s=60.0):
-    return judge(parts, NAMES, 45.0, steady_s)
+    return find_outcome(parts, NAMES, 45.0, steady_s)
 
 
 def test_while_all_run_or_have_ended_well_nothing_is_wrong():

@@ -17,7 +17,7 @@ from hetplanner.liveness.ranks import (
     LivenessWatch,
     Lost,
     Seen,
-    judge,
+    find_lost,
     look,
     warnings,
 )
@@ -55,7 +55,7 @@ class Ranks:
     def look(self) -> Lost | None:
         parts = zip(self.seen, self.beats, self.facts, strict=True)
         self.seen = [look(before, beat, facts, TICK_S) for before, beat, facts in parts]
-        return judge(self.seen, NAMES)
+        return find_lost(self.seen, NAMES)
 
     def until_lost(self, limit_s: float, *working: int, beating: tuple[int, ...] = ()) -> tuple[float, Lost] | None:
         """Seconds of looks until somebody is given up, and who."""

@@ -131,7 +131,7 @@ def test_a_cut_link_carries_nothing_either_way_and_a_mended_one_what_was_held():
             await asyncio.wait_for(watch, 30.0)  # it is noticed without anybody's end
             with pytest.raises(Lost):
                 await ends[0].query(addresses[1], b"", 0.5)
-            board.mend("a", "b")
+            board.restore("a", "b")
             assert await _asked(ends[0], addresses[1])
         finally:
             for end in ends:

@@ -82,7 +82,7 @@ def test_whoever_dies_is_started_again_and_it_is_said_how_it_ended(scene):
 
 
 def test_who_was_asked_to_go_or_has_left_stays_away(scene):
-    scene.keeper.excuse("d0")
+    scene.keeper.expect_end("d0")
     scene.ends("d0", -9)
     scene.ends("d1", 0)
     scene.now_s += LEFT_ALONE_S - 1
@@ -94,7 +94,7 @@ def test_who_was_asked_to_go_or_has_left_stays_away(scene):
 
 
 def test_who_was_asked_to_go_comes_back_when_that_is_asked_and_it_has_ended(scene):
-    scene.keeper.excuse("d0")
+    scene.keeper.expect_end("d0")
     scene.keeper.bring_back("d0")
     scene.keeper.look()
     assert scene.swarm.started == [], "it is still there"

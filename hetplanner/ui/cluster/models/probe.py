@@ -133,7 +133,7 @@ class ProbeModel(param.Parameterized):
     # -- in words ---------------------------------------------------------------------------------
 
     @property
-    def trouble(self) -> str:
+    def error_text(self) -> str:
         """What keeps the hosts from being measured, with a remedy; '' if nothing does."""
         job = self.job
         failed = without_paths(job.message) if job is not None and job.state == "failed" else ""

@@ -53,9 +53,9 @@ class AgentWatch(param.Parameterized):
             self._starting.start()
         others = f" and {len(alone) - 1} more" if len(alone) > 1 else ""
         words = f"The agent has ended, so no agent watches {alone[-1]}{others}: the page shows the last known state."
-        if not self._keeper.trouble:
+        if not self._keeper.problem:
             return f"{words} A new one is being started, which takes over."
-        return f"{words} A new one does not start: {self._keeper.trouble}. Try `{start_line(self.home)}` in a terminal."
+        return f"{words} A new one does not start: {self._keeper.problem}. Try `{start_line(self.home)}` in a terminal."
 
     def _is_live(self, run_id: str) -> bool:
         try:

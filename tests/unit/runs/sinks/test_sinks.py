@@ -338,6 +338,6 @@ def test_processes_follow_a_run_and_say_how_far_they_came(stored):
     words = followers.wait(600)
     assert words == [f"{read_record(stored.path, name)}" for name in ("tensorboard", "prometheus")]
     assert words[0].startswith(f"tensorboard: steps up to {LAST} are in ")
-    assert list(followers.troubles()) == []
+    assert list(followers.problems()) == []
     check(stored, "tensorboard")
     check(stored, "prometheus")

@@ -128,7 +128,7 @@ def shows(app: PlannerApp, condition: Callable[[], object]) -> None:
         app.probe.poll()
         return condition()
 
-    until(there, lambda: (app.probe.state_text, app.probe.trouble))
+    until(there, lambda: (app.probe.state_text, app.probe.error_text))
     app.probe.poll()  # what came while it was asked is drawn, too
 
 
@@ -312,11 +312,11 @@ def test_numbers_of_other_hosts_are_not_taken(bench):
     bigger = sites_cluster([2, 2])
     app.cluster.editor._draft.push(Step(bigger))  # by another page
     app.probe.use()
-    assert "no longer has the sites, hosts and devices that were measured" in app.probe.trouble
+    assert "no longer has the sites, hosts and devices that were measured" in app.probe.error_text
     app.cluster.sync()
     assert app.cluster.cluster == bigger
     app.probe.poll()
-    assert (app.probe.has_numbers, app.probe.trouble) == (False, "")
+    assert (app.probe.has_numbers, app.probe.error_text) == (False, "")
 
 
 def test_a_renamed_or_moved_cluster_keeps_its_measurements():
@@ -333,7 +333,7 @@ def test_it_is_locked_until_the_token_is_typed(bench):
     part = ProbePart(app)
     assert part.lock.parts == [part.unlock.view]
     press(part, "start")
-    assert app.probe.trouble == "measure: type the launch token first; it is printed in the server's terminal"
+    assert app.probe.error_text == "measure: type the launch token first; it is printed in the server's terminal"
     assert bench.jobs.job is None
     part.unlock.token.value = "wrong-token-here"
     press(part, "start")
@@ -341,7 +341,7 @@ def test_it_is_locked_until_the_token_is_typed(bench):
     part.unlock.token.value = TOKEN
     press(part, "start")
     assert bench.jobs.job is not None
-    assert app.probe.trouble == ""
+    assert app.probe.error_text == ""
     assert part.lock.parts == []
     bench.begun()
     locked = bench.page(unlocked=False)
@@ -370,7 +370,7 @@ def test_without_an_offer_the_card_says_how_to_make_one(bench):
     bench.offer(text="[hosts\n")
     app.probe._due_s = 0.0
     app.probe.poll()
-    assert app.probe.trouble.startswith("agent.toml: not TOML")
+    assert app.probe.error_text.startswith("agent.toml: not TOML")
     assert bench.jobs.job is None
 
 
@@ -399,11 +399,11 @@ def test_what_fails_is_told_without_paths_and_the_cluster_stays(bench, said, sho
     bench.begun()
     bench.fail(said)
     ends(app, "failed")
-    assert app.probe.trouble == shown
+    assert app.probe.error_text == shown
     assert (app.cluster.cluster, app.probe.preview) == (LAB, None)
     assert not app.probe.busy
     app.probe.start()
-    assert app.probe.trouble == ""
+    assert app.probe.error_text == ""
 
 
 def test_a_process_that_dies_or_says_nonsense_is_told(bench):
@@ -413,11 +413,11 @@ def test_a_process_that_dies_or_says_nonsense_is_told(bench):
         bench.begun()
         bench.say(words)
         ends(app, "failed")
-        assert told in app.probe.trouble
+        assert told in app.probe.error_text
     bench.jobs._command = [sys.executable, "-c", "raise SystemExit('no such luck')"]
     app.probe.start()
     ends(app, "failed")
-    assert app.probe.trouble == "the probe's process ended (exit code 1): no such luck"
+    assert app.probe.error_text == "the probe's process ended (exit code 1): no such luck"
 
 
 def test_hostile_names_stay_text(bench):
@@ -429,7 +429,7 @@ def test_hostile_names_stay_text(bench):
     hosts = [host.id for host in cluster.hosts]
     bench.round(record_of(cluster, links=(link(hosts[0], hosts[1]), link(hosts[1], hosts[0]))), 1, words=IMG)
     shows(app, lambda: app.probe.has_numbers)
-    html = part.found.object + part.state.view.object + part.trouble.view.object
+    html = part.found.object + part.state.view.object + part.error.view.object
     assert "&lt;img" in html
     assert not any(mark in html for mark in MARKUP)
 
@@ -527,7 +527,7 @@ def test_a_real_worker_starts_and_tells_that_a_host_is_unknown(bench):
     app = bench.page()
     app.probe.start()
     ends(app, "failed")
-    assert app.probe.trouble.startswith("hosts.h0-9: the cluster has no such host; did you mean")
+    assert app.probe.error_text.startswith("hosts.h0-9: the cluster has no such host; did you mean")
 
 
 # -- the time that is left ------------------------------------------------------------------------

@@ -15,11 +15,11 @@ from tests.support.plans.factories import chain_plan
 
 
 def test_only_a_live_run_without_an_agent_is_alarming_and_has_a_new_one_started(tmp_path, monkeypatch):
-    now, trouble = [0.0], [""]
+    now, problem = [0.0], [""]
     started = threading.Event()
 
     def start(keeper) -> bool:
-        keeper.trouble = trouble[0]
+        keeper.problem = problem[0]
         started.set()
         return False
 
@@ -40,7 +40,7 @@ def test_only_a_live_run_without_an_agent_is_alarming_and_has_a_new_one_started(
     assert run_id in look()
     assert "A new one is being started" in watch.words
     assert started.wait(20)
-    trouble[0] = "no space left"
+    problem[0] = "no space left"
     look()
     watch._starting.join(20)
     assert "does not start: no space left" in look()
