@@ -68,8 +68,9 @@ def complete_plan(plan: Plan, model: CostModel) -> Plan:
 
 def _with_choices(plan: Plan, model: CostModel) -> Plan:
     # Codecs first: on faster links less of a round trip hides behind the slowest message, so more must be in flight.
-    plan = replace_depth(choose_codecs(plan, model), model)
-    return choose_local_steps(choose_reducer(keep_activations(plan, model), model), model)
+    plan = choose_reducer(replace_depth(choose_codecs(plan, model), model), model)
+    # Recomputation last: reducers and local steps need memory, too, and gain more.
+    return keep_activations(choose_local_steps(plan, model), model)
 
 
 def greatest_depth(

@@ -24,17 +24,14 @@ from hetplanner.liveness.processes import end_process
 from hetplanner.plan.files.plan_files import load_plan
 from hetplanner.runtime.comm.rendezvous import BACKEND, ON_LOOPBACK, create_handler
 from hetplanner.runtime.forked_ranks import ForkAgent, ForkedRank
+from hetplanner.runtime.late_imports import late_imports
 from hetplanner.runtime.worker import parse_arguments
 
 WORKER_MODULE = "hetplanner.runtime.worker"
 PRELOADED = (
     "hetplanner.runtime.session",
     "hetplanner.plan.files.train_files",
-    "torch.fx.experimental.symbolic_shapes",  # the first backward imports it
-    "numpy.ma",  # numpy imports it when it is first used
 )
-FOR_RECOMPUTATION = "torch._dynamo"
-"""The first `torch.utils.checkpoint.checkpoint` imports it."""
 HEEDED = {"nnodes", "nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdzv_conf", "rdzv_id", "node_rank"}
 HEEDED |= {"max_restarts", "log_dir", "module", "training_script", "training_script_args"}
 """Options that forks heed; with another one ranks are programs."""
@@ -57,19 +54,19 @@ def can_fork() -> bool:
 
 def preload(plan_file: Path) -> None:
     """Loads what ranks of a plan need; pages of what is loaded stay shared. A rank tells what is missing or wrong."""
-    for name in (*PRELOADED, *([FOR_RECOMPUTATION] if _recomputes(plan_file) else [])):
+    for name in (*PRELOADED, *_late_imports(plan_file)):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     gc.collect()
     gc.freeze()
 
 
-def _recomputes(plan_file: Path) -> bool:
+def _late_imports(plan_file: Path) -> tuple[str, ...]:
     try:
         plan = load_plan(plan_file)
     except (HetplannerError, OSError):
-        return False
-    return plan.problem.workload.recompute or any(stage.recompute for stage in plan.stages)
+        return ()
+    return late_imports(plan.problem.workload, (stage.recompute for stage in plan.stages))
 
 
 def run_forks(options: argparse.Namespace) -> None:

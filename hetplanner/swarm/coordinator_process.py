@@ -70,7 +70,7 @@ class CoordinatorProcess(Driver):
         fresh: no other process of the swarm is alive.
 
     Attributes:
-        accusations: by peer, how often others got garbage from it.
+        garbage_reports: by peer, how often others got garbage from it.
     """
 
     takes = (*get_args(messages.PeerToCoordinator), *get_args(messages.TrainerToCoordinator))
@@ -104,7 +104,7 @@ class CoordinatorProcess(Driver):
             may_begin_anew=spec.train.max_restarts > 0,
             fresh=fresh,
         )
-        self.accusations: Counter[str] = Counter()
+        self.garbage_reports: Counter[str] = Counter()
         self._members: dict[str, Member] = {}
         self._trainers: dict[str, str] = {}
         self._refused: set[tuple[str, str]] = set()
@@ -244,7 +244,7 @@ class CoordinatorProcess(Driver):
             case Received(message=messages.Sent(boundary_bytes=boundary, reduce_bytes=reduce)):
                 return self.event_log.sent(boundary, reduce)
         if isinstance(event, Received):
-            if self._is_outlaw(event.address, event.message):
+            if self._is_banned(event.address, event.message):
                 return
             if self.is_over:
                 return self.tell(event.address, self._end_message)
@@ -339,17 +339,17 @@ class CoordinatorProcess(Driver):
         member = self._members.get(report.address)
         if member is None or sender not in (*self._members, *self._trainers):
             return
-        self.accusations[member.peer] += 1
+        self.garbage_reports[member.peer] += 1
         by = self._trainers.get(sender) or self._members[sender].peer
         self.event_log.event("accused", peer=member.peer, by=by, text=report.reason)
-        if self.accusations[member.peer] % CUT_OFF == 0:
+        if self.garbage_reports[member.peer] % CUT_OFF == 0:
             self._gone(report.address, "accused")
 
-    def _is_outlaw(self, address: str, message: messages.Message) -> bool:
+    def _is_banned(self, address: str, message: messages.Message) -> bool:
         """Whether a message is of a peer that has been cut off for good; it is told so."""
-        if not isinstance(message, messages.Hello) or self.accusations[message.peer] < CUT_OFF * LIVES:
+        if not isinstance(message, messages.Hello) or self.garbage_reports[message.peer] < CUT_OFF * LIVES:
             return False
-        count = self.accusations[message.peer]
+        count = self.garbage_reports[message.peer]
         reason = f"peer {message.peer}: others got garbage from it {count} times; repair its host"
         self._refuse(address, reason)
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hetplanner.cost.check import memory_limits, peak_bytes
+from hetplanner.cost.check import fits_memory
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import OuterOptimizer, Plan
 from hetplanner.plan.reducers.groups import reduction_groups
@@ -31,7 +31,7 @@ def choose_local_steps(plan: Plan, model: CostModel) -> Plan:
     now = rough_objective(plan, model)
     # Another reducer may be best where few of them are left.
     trials = [choose_reducer(_with_local_steps(plan, steps), model) for steps in _options(most)]
-    valued = [(rough_objective(trial, model), trial) for trial in trials if _fits(trial, model)]
+    valued = [(rough_objective(trial, model), trial) for trial in trials if fits_memory(trial, model.tables)]
     best = min((value for value, _ in valued), default=now)
     if best > now * (1 - WORTH_LOCAL_STEPS):
         return plan
@@ -52,8 +52,3 @@ def _with_local_steps(plan: Plan, steps: int) -> Plan:
 def _has_whole_pipelines(plan: Plan) -> bool:
     places = [place for route in plan.routes for place in enumerate(route.replicas)]
     return len(plan.routes) > 1 and len(set(places)) == len(places)
-
-
-def _fits(plan: Plan, model: CostModel) -> bool:
-    needed, limits = peak_bytes(plan, model.tables), memory_limits(plan, model.tables)
-    return all(n <= limit for n, limit in zip(needed, limits, strict=True))

@@ -29,6 +29,7 @@ from hetplanner.cluster.model import Cluster
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.liveness.heartbeat import HEARTBEAT_VARIABLE, create_heartbeats
 from hetplanner.liveness.processes import end_process
+from hetplanner.runtime.late_imports import late_imports
 from hetplanner.swarm.launch.links import create_links
 from hetplanner.swarm.launch.network_proxy import NetworkProxy
 from hetplanner.swarm.main import SPEC_FILE, main
@@ -41,15 +42,11 @@ log = logging.getLogger(__name__)
 PRELOADED = [
     "torch",
     "torch.distributed",
-    "torch.fx.experimental.symbolic_shapes",  # the first backward imports it
-    "numpy.ma",  # numpy imports it when it is first used
     "hetplanner.codecs.kernels",
     "hetplanner.swarm.peer.group.leader",
     "hetplanner.runtime.train.data",
     "hetplanner.plan.model",
 ]
-FOR_RECOMPUTATION = "torch._dynamo"
-"""The first `torch.utils.checkpoint.checkpoint` imports it."""
 Speed = float | Sequence[float]
 """Micro-batches per second, the same in all stages or one for each."""
 LOOPBACK = "127.0.0.1"
@@ -65,8 +62,7 @@ NOT_IN_FILES = re.compile(r"[^A-Za-z0-9_.-]")
 
 def _context(spec: SwarmSpec) -> multiprocessing.context.ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    recomputes = spec.workload.recompute or any(spec.recompute)
-    context.set_forkserver_preload([*PRELOADED, *([FOR_RECOMPUTATION] if recomputes else [])])
+    context.set_forkserver_preload([*PRELOADED, *late_imports(spec.workload, spec.recompute)])
     return context
 
 

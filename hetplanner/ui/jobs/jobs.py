@@ -67,8 +67,8 @@ class SearchRequest:
     behind: bool = False
 
     @property
-    def is_resumable(self) -> bool:
-        """Whether a person asked for it and would go back to it: no front, no rehearsal, no comparison."""
+    def is_kept(self) -> bool:
+        """Whether the search is stored and listed: it is no front, no rehearsal and no comparison."""
         return self.what == "search" and not self.behind and self.problem.rehearsal_of is None
 
     def to_message(self, job: str) -> str:

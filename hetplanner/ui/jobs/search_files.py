@@ -224,7 +224,7 @@ class SearchFiles:
     def save(self, job: SearchJob) -> None:
         """Writes a search that a person asked for and that has a plan; a full disk is logged."""
         cluster = job.request.problem.cluster
-        if not job.request.is_resumable or job.plan is None or len(cluster.devices) + len(cluster.links) > MOST_WEIGHT:
+        if not job.request.is_kept or job.plan is None or len(cluster.devices) + len(cluster.links) > MOST_WEIGHT:
             return
         try:
             with self._lock:

@@ -221,7 +221,7 @@ class PlanModel(ProblemSettings):
         return {
             f"{_when_text(job.started_s)} · {job.request.title}": job.id
             for job in self._service.jobs
-            if job.request.is_resumable or job.id == self.job_id
+            if job.request.is_kept or job.id == self.job_id
         }
 
     def show(self, plan: AnyPlan) -> None:

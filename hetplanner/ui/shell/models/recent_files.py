@@ -85,7 +85,7 @@ class RecentFiles:
 
     def _jobs(self) -> list[SearchJob]:
         """The newest searches, without those that came to nothing."""
-        useful = (j for j in self._service.jobs if j.request.is_resumable and (j.plan is not None or not j.ended))
+        useful = (j for j in self._service.jobs if j.request.is_kept and (j.plan is not None or not j.ended))
         return list(islice(useful, MOST))
 
     def _is_known(self, path: Path, stamp: Stamp) -> bool:

@@ -16,13 +16,15 @@ from tests.support.plans.factories import chain_plan, small_cluster, tiny_worklo
 SAMPLES = Path(__file__).parents[4] / "sample_clusters"
 
 
-def recomputing(memory_bytes: float | None = None, *, always: bool = False) -> Plan:
+def recomputing(memory_bytes: float | None = None, *, always: bool = False, max_local_steps: int = 1) -> Plan:
     cluster = small_cluster(4)
     if memory_bytes is not None:
         devices = tuple(device.replace(memory=memory_bytes) for device in cluster.devices)
         cluster = cluster.replace(devices=devices)
     plan = chain_plan([8, 8], [3], cluster=cluster, workload=tiny_workload().replace(recompute=always))
-    return plan.replace(stages=tuple(stage.replace(recompute=True) for stage in plan.stages))
+    constraints = plan.problem.constraints.replace(max_local_steps=max_local_steps)
+    stages = tuple(stage.replace(recompute=True) for stage in plan.stages)
+    return plan.replace(problem=plan.problem.replace(constraints=constraints), stages=stages)
 
 
 def test_a_plan_with_room_keeps_its_activations_and_is_no_slower():
@@ -42,6 +44,23 @@ def test_a_plan_without_room_recomputes_as_before():
     model = CostModel.of(tight.problem)
     assert fits_memory(tight, model.tables)
     assert keep_activations(tight, model) is tight
+
+
+def test_local_steps_get_their_memory_first():
+    """They gain more than kept activations do."""
+    roomy = recomputing(1e9, max_local_steps=8)
+    tables = CostModel.of(roomy.problem).tables
+    kept = complete_plan(roomy, CostModel.of(roomy.problem))
+    assert kept.is_local
+    assert not any(stage.recompute for stage in kept.stages)
+    recomputed = kept.replace(stages=tuple(stage.replace(recompute=True) for stage in kept.stages))
+    every_step = kept.replace(local_steps=1, outer=None)
+    enough = max(*peak_bytes(recomputed, tables), *peak_bytes(every_step, tables))
+    assert enough < max(peak_bytes(kept, tables))
+    tight = recomputing(1e9 - memory_limits(roomy, tables)[0] + enough, max_local_steps=8)
+    made = complete_plan(tight, CostModel.of(tight.problem))
+    assert made.is_local
+    assert all(stage.recompute for stage in made.stages)
 
 
 def test_a_workload_that_asks_for_recomputation_gets_it():
